@@ -1,0 +1,5 @@
+"""`python -m kvlogd` is `kvlogd`."""
+
+from kvlogd.cli import main
+
+raise SystemExit(main())

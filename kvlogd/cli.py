@@ -1,0 +1,189 @@
+"""The commands. Each is a thin call into the library; what is heavy is imported by the command that needs it."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvlogd import __version__
+from kvlogd.errors import KvlogdError
+
+FINE, FOUND, WRONG = 0, 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status: 0 fine, 1 found something or failed, 2 wrong usage, config or input."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if "run" not in arguments:
+        parser.print_help()
+        return FINE
+    try:
+        status: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except KvlogdError as error:
+        _complain(error)
+        return WRONG
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # whoever read us has seen enough; python would complain once more at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return status
+
+
+def _complain(error: KvlogdError) -> None:
+    print(f"kvlogd: {error}", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kvlogd",
+        description="Tells which vLLM engine leaks KV cache, stalls or degrades, from the log it already writes.",
+        epilog="exit status: 0 fine, 1 something was found or failed, 2 wrong usage, config or input",
+    )
+    parser.add_argument("--version", action="version", version=f"kvlogd {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _add_replay(commands)
+    _add_sql(commands)
+    _add_check(commands)
+    _add_rules(commands)
+    return parser
+
+
+def _add_replay(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    replay = commands.add_parser(
+        "replay",
+        help="read logs that are there and tell what is wrong",
+        description="Reads vLLM logs (plain, .gz, .zst, docker json-file, CRI, journal), oldest rotation first, and "
+        "tells what the rules find. Nothing is sent.",
+    )
+    replay.add_argument("logs", nargs="+", type=Path, metavar="LOG")
+    replay.add_argument("--db", type=Path, metavar="FILE", help="keep the history in this DuckDB file")
+    replay.add_argument("--rules", type=Path, metavar="DIR", help="rules of this folder beside the shipped ones")
+    replay.add_argument("--json", action="store_true", help="one JSON object a line: alerts, then a summary")
+    replay.add_argument("--year", type=int, metavar="Y", help="year of the first stamp (vLLM prints none)")
+    replay.add_argument("--timezone", metavar="TZ", help="zone of the stamps, e.g. UTC, Europe/Berlin, +02:00")
+    replay.add_argument("--gpu-csv", type=Path, metavar="F", help="output of nvidia-smi --query-gpu=… --format=csv")
+    replay.add_argument("--host-csv", type=Path, metavar="F", help="CSV with the columns ts,rss_mib")
+    replay.add_argument("--report", type=Path, metavar="F.html", help="write a page with charts")
+    replay.set_defaults(run=_replay)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from kvlogd import replay as replaying
+    from kvlogd.progress import bar
+    from kvlogd.rules import load_rules, shipped_folder
+    from kvlogd.stamp import HOST_ZONE, zone
+    from kvlogd.tell import json_lines, status_of, text_blocks
+
+    folders = [shipped_folder(), *([arguments.rules] if arguments.rules else [])]
+    rules = load_rules(folders)
+    options = replaying.Options(
+        zone(arguments.timezone) if arguments.timezone else HOST_ZONE,
+        arguments.year,
+        arguments.db,
+        arguments.gpu_csv,
+        arguments.host_csv,
+    )
+    with replaying.opened_store(arguments.db) as store:
+        with bar("reading") as progress:
+            outcome = replaying.replay(arguments.logs, rules, store, options, progress)
+        if arguments.report:
+            from kvlogd.report import write_report
+
+            write_report(arguments.report, outcome, store, rules)
+    told = json_lines(outcome) if arguments.json else text_blocks(outcome, rules, arguments.db, _colour())
+    for line in told:
+        print(line)
+    for error in outcome.errors:
+        _complain(error)
+    return status_of(outcome)
+
+
+def _colour() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _add_sql(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    sql = commands.add_parser("sql", help="ask the history in SQL, read-only")
+    sql.add_argument("query", metavar="SELECT")
+    sql.add_argument("--db", type=Path, metavar="FILE", default=Path("/var/lib/kvlogd/kvlogd.duckdb"))
+    sql.add_argument("--format", choices=("table", "csv", "json"), default="table")
+    sql.set_defaults(run=_sql)
+
+
+def _sql(arguments: argparse.Namespace) -> int:
+    from kvlogd.sqlgate import Format, answer
+    from kvlogd.store import Store
+
+    with Store.open(arguments.db, read_only=True) as store:
+        answer(store, arguments.query, Format(arguments.format), sys.stdout)
+    return FINE
+
+
+def _add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    check = commands.add_parser("check", help="validate config and rules; every error with file:line")
+    check.add_argument("--config", type=Path, metavar="FILE")
+    check.add_argument("--rules", type=Path, metavar="DIR")
+    check.set_defaults(run=_check)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from kvlogd.config import load_config
+    from kvlogd.rules import load_rules, shipped_folder
+
+    load_config(arguments.config)
+    rules = load_rules([shipped_folder(), *([arguments.rules] if arguments.rules else [])])
+    print(f"fine: {len(rules)} rules")
+    return FINE
+
+
+def _add_rules(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    rules = commands.add_parser("rules", help="list the rules, or show one")
+    verbs = rules.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    listing = verbs.add_parser("list", help="shipped rules and those of --rules DIR")
+    show = verbs.add_parser("show", help="what a rule looks at, why, and what to do")
+    show.add_argument("rule", metavar="RULE")
+    for verb in (listing, show):
+        verb.add_argument("--rules", type=Path, metavar="DIR")
+    listing.add_argument("--json", action="store_true")
+    listing.set_defaults(run=_rules_list)
+    show.set_defaults(run=_rules_show)
+
+
+def _rules_list(arguments: argparse.Namespace) -> int:
+    from kvlogd.rules import load_rules, shipped_folder
+
+    rules = load_rules([shipped_folder(), *([arguments.rules] if arguments.rules else [])])
+    if arguments.json:
+        for rule in rules:
+            print(json.dumps({"id": rule.id, "verdict": rule.verdict, "severity": rule.severity, "per": rule.per}))
+        return FINE
+    width = max(len(rule.id) for rule in rules)
+    for rule in rules:
+        print(f"{rule.id:<{width}}  {rule.severity:<8}  {rule.per:<6}  {rule.path}")
+    return FINE
+
+
+def _rules_show(arguments: argparse.Namespace) -> int:
+    from kvlogd.errors import ConfigError
+    from kvlogd.kinds import about
+    from kvlogd.quantity import nearest
+    from kvlogd.rules import load_rules, shipped_folder
+
+    rules = load_rules([shipped_folder(), *([arguments.rules] if arguments.rules else [])])
+    rule = next((rule for rule in rules if rule.id == arguments.rule), None)
+    if rule is None:
+        names = [rule.id for rule in rules]
+        raise ConfigError("no rule of that name", where=arguments.rule, mend=nearest(arguments.rule, names))
+    print(f"{rule.id}: {rule.verdict}, {rule.severity}, per {rule.per}\n\n{rule.why}\n")
+    for step in rule.do:
+        print(f"- {step}")
+    for kind in rule.kinds():
+        print(f"\n{about(kind)}")
+    return FINE

@@ -1,0 +1,210 @@
+"""Tells which engine and which of its lives a record belongs to: by source, server process and engine index.
+
+A new process, or start-up lines after records, begin a run. Two processes whose records interleave are two
+servers in one file; the second is called `SOURCE~2`.
+Does not promise: to see a restart that prints nothing, keeps its process id and takes under a stats interval.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import count
+
+from kvlogd.model import Engine, Event, EventKind, Run, Stats
+
+STARTS = frozenset({EventKind.BANNER, EventKind.ARGS, EventKind.ENGINE_START, EventKind.SERVER_START})
+CONCURRENT_S = 60.0
+"""A process whose last record is younger than this when another's first one comes is taken to be alive still."""
+
+_FACTS = {
+    "num_gpu_blocks": "blocks",
+    "tokens": "kv_tokens",
+    "max_len": "max_model_len",
+    "max_model_len": "max_model_len",
+    "max_num_seqs": "max_num_seqs",
+    "block_size": "block_size",
+    "gpu_memory_utilization": "gpu_memory_utilization",
+    "tp": "tp",
+    "pp": "pp",
+    "dp": "dp",
+}
+_FACT_KINDS = STARTS | {EventKind.BLOCKS, EventKind.KV_TOKENS, EventKind.CONCURRENCY}
+
+
+class Ids:
+    """Hands out engine and run numbers; those that the store has already are found again by their label."""
+
+    def __init__(self, engines: Iterable[Engine] = (), runs: Iterable[Run] = ()) -> None:
+        self._engines = {engine.label: engine for engine in engines}
+        self._lives: dict[int, int] = {}
+        last_run = 0
+        for run in runs:
+            last_run = max(last_run, run.run_id)
+            self._lives[run.engine_id] = max(self._lives.get(run.engine_id, 0), run.number)
+        self._next_engine = count(1 + max((e.engine_id for e in self._engines.values()), default=0))
+        self._next_run = count(1 + last_run)
+
+    def engine(self, source: str, label: str, index: int | None) -> Engine:
+        """Return the engine of that label, a new one if need be."""
+        if label not in self._engines:
+            self._engines[label] = Engine(next(self._next_engine), source, index, label)
+        return self._engines[label]
+
+    def run(self, engine: Engine, started_s: float, seen_from_start: bool) -> Run:
+        """Return a new life of the engine."""
+        number = self._lives[engine.engine_id] = self._lives.get(engine.engine_id, 0) + 1
+        return Run(next(self._next_run), engine.engine_id, number, started_s, seen_from_start)
+
+
+class Life:
+    """One run of one engine: its rows, and what has been learned of it so far."""
+
+    def __init__(self, engine: Engine, run: Run) -> None:
+        self.engine = engine
+        self.run = run
+        self.has_connector = False
+        """A KV connector is configured or at work: blocks may be pinned by leases."""
+
+
+class Server:
+    """One server process of a source, through its restarts."""
+
+    def __init__(self, name: str, pid: int | None) -> None:
+        self.name = name
+        self.pid = pid
+        self.lives: dict[int | None, Life] = {}
+        self.facts: dict[str, float | str] = {}
+        self.has_connector = False
+        self.starting_s: float | None = None
+        """When the first start-up line of this life stood in the log; None for a life seen from its middle."""
+        self.ending: str | None = None
+        """Why the present life ends, if its log says so: `crash` or `stop`."""
+        self.last_s = float("-inf")
+
+
+class Fleet:
+    """The servers and engines of one source. `changed` holds the rows that the store has not seen yet."""
+
+    def __init__(self, source: str, ids: Ids) -> None:
+        self.source = source
+        self._ids = ids
+        self._servers: list[Server] = []
+        self._by_pid: dict[int | None, Server] = {}
+        self.new_engines: list[Engine] = []
+        self.changed_runs: dict[int, Run] = {}
+        self.ended: list[Life] = []
+        """Lives that ended since the caller last emptied this list."""
+
+    def lives(self) -> list[Life]:
+        """Return the present life of each engine."""
+        return [life for server in self._servers for life in server.lives.values()]
+
+    def life_of(self, stats: Stats) -> Life:
+        """Return the life that a stats record belongs to, beginning one where the process is new."""
+        server = self._by_pid.get(stats.pid) or self._meet(stats.pid, stats.ts_s)
+        server.last_s = stats.ts_s
+        key = (stats.engine_index or 0) if stats.engines is None else None
+        life = server.lives.get(key)
+        return life or self._begin(server, key, stats)
+
+    def adopt(self, engine: Engine, run: Run) -> Life:
+        """Take up a life that the store knows and that goes on; its next record tells its process id."""
+        name = engine.label.rsplit("/", 1)[0]
+        server = next((s for s in self._servers if s.name == name), None) or self._add(None)
+        server.name = name
+        life = server.lives[engine.engine_index] = Life(engine, run)
+        return life
+
+    def event(self, event: Event) -> Life | None:
+        """Take in what an event says of its server; return a life that it belongs to, if there is one."""
+        server = self._server_of(event)
+        if event.kind in STARTS:
+            self._starting(server, event)
+        if event.kind in (EventKind.CRASH, EventKind.STOP) and server.ending is None:
+            server.ending = "crash" if event.kind is EventKind.CRASH else "stop"
+        if event.kind in _FACT_KINDS:
+            self._learn(server, event)
+        if event.kind in (EventKind.KV_TRANSFER, EventKind.KV_EXPIRED) or event.numbers.get("kv_connector"):
+            server.has_connector = True
+            for life in server.lives.values():
+                life.has_connector = True
+        return server.lives.get(event.engine_index) or next(iter(server.lives.values()), None)
+
+    def _server_of(self, event: Event) -> Server:
+        known = self._by_pid.get(event.pid)
+        if known is not None:
+            return known
+        for server in reversed(self._servers):
+            if server.starting_s is not None and not server.lives:
+                return server
+        if not self._servers:
+            return self._add(None)
+        return self._servers[-1] if len(self._servers) == 1 else self._servers[0]
+
+    def _meet(self, pid: int | None, ts_s: float) -> Server:
+        """Return the server of a process id not seen before: a restart of a known one, or another server."""
+        for server in self._servers:
+            unbound = not server.lives or server.pid is None
+            if unbound or ts_s - server.last_s > CONCURRENT_S or server.ending:
+                if not unbound:
+                    self._end(server, server.ending or "restart", ts_s)
+                self._by_pid[pid] = server
+                server.pid = pid
+                return server
+        return self._add(pid)
+
+    def _add(self, pid: int | None) -> Server:
+        number = len(self._servers) + 1
+        server = Server(self.source if number == 1 else f"{self.source}~{number}", pid)
+        self._servers.append(server)
+        self._by_pid[pid] = server
+        return server
+
+    def _starting(self, server: Server, event: Event) -> None:
+        if server.lives:
+            self._end(server, server.ending or "restart", event.ts_s)
+        if server.starting_s is None:
+            server.starting_s = event.ts_s
+
+    def _end(self, server: Server, reason: str, ts_s: float | None) -> None:
+        """End the present life of a server's engines; its facts go with it."""
+        for life in server.lives.values():
+            ended_s = server.last_s if ts_s is None else ts_s
+            life.run = life.run._replace(ended_s=ended_s, end_reason=reason)
+            self.changed_runs[life.run.run_id] = life.run
+            self.ended.append(life)
+        server.lives = {}
+        server.facts = {}
+        server.has_connector = False
+        server.ending = None
+        server.starting_s = None
+
+    def _begin(self, server: Server, index: int | None, stats: Stats) -> Life:
+        label = f"{server.name}/{'all' if index is None else index}"
+        engine = self._ids.engine(self.source, label, index)
+        started_s = stats.ts_s if server.starting_s is None else server.starting_s
+        run = self._ids.run(engine, started_s, server.starting_s is not None)
+        life = server.lives[index] = Life(engine, run._replace(**server.facts))  # type: ignore[arg-type]
+        life.has_connector = server.has_connector
+        self.new_engines.append(engine)
+        self.changed_runs[run.run_id] = life.run
+        return life
+
+    def _learn(self, server: Server, event: Event) -> None:
+        facts = _facts(event)
+        server.facts |= facts
+        for life in server.lives.values():
+            life.run = life.run._replace(**facts)  # type: ignore[arg-type]
+            self.changed_runs[life.run.run_id] = life.run
+
+
+def _facts(event: Event) -> Mapping[str, float | str]:
+    """Return what an event says of a run, under the names of `Run`."""
+    facts: dict[str, float | str] = {}
+    for name, value in event.numbers.items():
+        if name in _FACTS:
+            column = _FACTS[name]
+            facts[column] = value if column == "gpu_memory_utilization" else int(value)
+    if event.version:
+        facts["vllm_version"] = event.version
+    if event.model:
+        facts["model"] = event.model
+    return facts

@@ -1,0 +1,144 @@
+"""Rules at work: the conditions of each rule on one run or source, combined, and the alert that comes of them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from kvlogd import alerts
+from kvlogd.alerts import Standing
+from kvlogd.engines import Life
+from kvlogd.kinds import KINDS
+from kvlogd.model import Abstained, AlertEvent, AlertKey, Clear, Finding, Judgement, NoEvidence, Per
+from kvlogd.rules import AllOf, Condition, Leaf, Rule
+from kvlogd.window import SourceWindow, Window
+
+CLEAR = Clear()
+
+
+class _Node:
+    """One condition of a rule with its evaluators: a leaf, or others combined."""
+
+    def __init__(self, condition: Condition) -> None:
+        self.all = isinstance(condition, AllOf)
+        self.evaluator = KINDS[condition.kind].make(condition.params) if isinstance(condition, Leaf) else None
+        self.parts = [] if isinstance(condition, Leaf) else [_Node(part) for part in condition.parts]
+
+    def judge(self, window: Window, at_s: float) -> Judgement:
+        if self.evaluator is not None:
+            judgement: Judgement = self.evaluator.judge(window, at_s)
+            return judgement
+        return combined(self.all, (part.judge(window, at_s) for part in self.parts))
+
+    def judge_source(self, source: SourceWindow, at_s: float) -> Judgement:
+        if self.evaluator is not None:
+            judgement: Judgement = self.evaluator.judge_source(source, at_s)
+            return judgement
+        return combined(self.all, (part.judge_source(source, at_s) for part in self.parts))
+
+
+def combined(need_all: bool, judgements: Iterator[Judgement]) -> Judgement:
+    """Return what conditions say together: a finding where all (or any) find, else the most that is known."""
+    seen = list(judgements)
+    found = [one for one in seen if isinstance(one, Finding)]
+    if found and (not need_all or len(found) == len(seen)):
+        return found[0] if len(found) == 1 or not need_all else _merged(found)
+    if need_all and any(isinstance(one, Clear) for one in seen):
+        return CLEAR
+    return next((one for one in seen if isinstance(one, Abstained)), None) or next(
+        (one for one in seen if isinstance(one, NoEvidence)), CLEAR
+    )
+
+
+def _merged(found: Sequence[Finding]) -> Finding:
+    evidence: dict[str, float] = {}
+    for one in reversed(found):
+        evidence |= one.evidence
+    return found[0]._replace(since_s=max(one.since_s for one in found), evidence=evidence)
+
+
+class _AtWork:
+    """One rule on one run or source."""
+
+    def __init__(self, rule: Rule, key: AlertKey, source: str, engine_index: int | None) -> None:
+        self.rule = rule
+        self.key = key
+        self.source = source
+        self.engine_index = engine_index
+        self.when = _Node(rule.when)
+        self.unless = [_Node(condition) for condition in rule.unless]
+        self.standing: Standing | None = None
+        self.last: Judgement = NoEvidence()
+
+    def step(self, judgement: Judgement, at_s: float) -> tuple[AlertEvent, ...]:
+        self.last = judgement
+        if self.standing is None:
+            if not isinstance(judgement, Finding):
+                return ()
+            self.standing = alerts.start(self.rule, self.key, self.source, self.engine_index, judgement, at_s)
+        self.standing, events = alerts.step(self.rule, self.standing, judgement, at_s)
+        return events
+
+
+class Bench:
+    """The rules of one scope, each with the state of its alert."""
+
+    def __init__(self, works: Iterable[_AtWork]) -> None:
+        self._works = list(works)
+
+    @classmethod
+    def of_engine(cls, rules: Iterable[Rule], life: Life) -> "Bench":
+        """Return the rules that judge each engine, for one run."""
+        engine, run_id = life.engine, life.run.run_id
+        return cls(
+            _AtWork(rule, AlertKey(rule.id, engine.label, run_id), engine.source, engine.engine_index)
+            for rule in rules
+            if rule.per is Per.ENGINE
+        )
+
+    @classmethod
+    def of_source(cls, rules: Iterable[Rule], source: str) -> "Bench":
+        """Return the rules that judge a whole source."""
+        return cls(
+            _AtWork(rule, AlertKey(rule.id, source, None), source, None) for rule in rules if rule.per is Per.SOURCE
+        )
+
+    def renewed(self) -> "Bench":
+        """Return the same rules and alerts with evaluators that know nothing yet: after the clock went back."""
+        fresh = Bench(_AtWork(work.rule, work.key, work.source, work.engine_index) for work in self._works)
+        for new, old in zip(fresh._works, self._works, strict=True):
+            new.standing = old.standing
+        return fresh
+
+    def judge(self, window: Window, at_s: float) -> list[AlertEvent]:
+        """Evaluate all rules on a run at a time; return what changed."""
+        events: list[AlertEvent] = []
+        for work in self._works:
+            judgement = work.when.judge(window, at_s)
+            if isinstance(judgement, Finding) and any(
+                isinstance(unless.judge(window, at_s), Finding) for unless in work.unless
+            ):
+                judgement = CLEAR
+            events += work.step(judgement, at_s)
+        return events
+
+    def judge_source(self, source: SourceWindow, at_s: float) -> list[AlertEvent]:
+        """Evaluate all rules on a source at a time; return what changed."""
+        events: list[AlertEvent] = []
+        for work in self._works:
+            events += work.step(work.when.judge_source(source, at_s), at_s)
+        return events
+
+    def end(self, at_s: float, reason: str) -> list[AlertEvent]:
+        """End all alerts of the scope: its run is over, or the rule is gone."""
+        events: list[AlertEvent] = []
+        for work in self._works:
+            if work.standing is not None:
+                events += alerts.end(work.standing, at_s, reason)
+                work.standing = None
+        return events
+
+    def abstained(self) -> list[tuple[str, str]]:
+        """Return the rules whose last word was that the evidence is too thin, and what they lacked."""
+        return [(work.rule.id, work.last.why) for work in self._works if isinstance(work.last, Abstained)]
+
+    def standings(self) -> list[Standing]:
+        """Return the alerts that are pending or firing."""
+        return [work.standing for work in self._works if work.standing is not None]

@@ -1,0 +1,36 @@
+"""The kinds of condition that a rule may use: one module each, and this list of them.
+
+A kind has NAME, SCOPES, a frozen `Params` model, and `make(params)`, which returns a new evaluator for one run
+(or one source). To add a kind, write its module and its test, and name it here.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from kvlogd.kinds import floor, rate, stall, threshold, trend
+from kvlogd.model import Judgement
+from kvlogd.window import SourceWindow, Window
+
+
+class Evaluator(Protocol):
+    """One condition at work on one run or source. Pure: what it knows, it was told."""
+
+    def judge(self, window: Window, at_s: float) -> Judgement:
+        """Return what the condition says at a time not before that of the window's last record."""
+        ...
+
+
+class SourceEvaluator(Protocol):
+    """One condition at work on a whole source."""
+
+    def judge_source(self, source: SourceWindow, at_s: float) -> Judgement:
+        """Return what the condition says at a time."""
+        ...
+
+
+KINDS: Mapping[str, Any] = {module.NAME: module for module in (floor, rate, stall, threshold, trend)}
+
+
+def about(kind: str) -> str:
+    """Return in plain words what a kind looks at and what it cannot see."""
+    return str(KINDS[kind].__doc__).strip().replace("`", "")

@@ -1,0 +1,83 @@
+"""`stall`: requests run or wait and nothing moves, or the engine core is dead.
+
+vLLM prints one record without throughput and then nothing, idle or hung alike: the last record decides. With
+nothing running, waiting requests and no throughput it is a jam; with something running it may be one long
+prefill, whose tokens are counted when the first one comes out (up to 180 s were seen on healthy engines).
+Cannot see: a hang that began while the engine was idle, for then there is no record at all.
+"""
+
+from pydantic import BaseModel, ConfigDict
+
+from kvlogd.fields import Duration
+from kvlogd.model import Clear, Finding, Judgement, NoEvidence, Per, Stats
+from kvlogd.window import Window
+
+NAME = "stall"
+SCOPES = frozenset({Per.ENGINE})
+
+
+class Params(BaseModel):
+    """How long without progress is too long."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    running: Duration = 200.0
+    """While requests run: longer than the longest healthy prefill."""
+    waiting: Duration = 60.0
+    """While requests wait and none runs."""
+    starved: Duration = 300.0
+    """While a queue grows beside a pool with room and few run: the scheduler does not admit."""
+
+
+def make(params: Params) -> "Stall":
+    """Return an evaluator for one run."""
+    return Stall(params)
+
+
+class Stall:
+    """Judges the standstill of one run."""
+
+    def __init__(self, params: Params) -> None:
+        self._params = params
+        self._most_running = 0.0
+        self._starved_since_s: float | None = None
+        self._taken = 0
+
+    def judge(self, window: Window, at_s: float) -> Judgement:
+        """Return whether the engine stands still at a time."""
+        last = window.last
+        if window.crashed_s is not None:
+            return Finding(window.crashed_s, at_s - window.crashed_s, {"crashed": 1.0})
+        if last is None or window.stopped:
+            return NoEvidence()
+        if window.count != self._taken:
+            self._taken = window.count
+            self._starving(last)
+        if window.zero_since_s is not None:
+            patience_s = self._params.running if last.running else self._params.waiting
+            stands_s = at_s - window.zero_since_s
+            if stands_s >= patience_s:
+                return Finding(window.zero_since_s, stands_s, _evidence(window, last, at_s))
+        if self._starved_since_s is not None and last.ts_s - self._starved_since_s >= self._params.starved:
+            return Finding(self._starved_since_s, at_s - self._starved_since_s, _evidence(window, last, at_s))
+        return Clear()
+
+    def _starving(self, last: Stats) -> None:
+        """Note since when a queue has stood beside a pool with room, with far fewer running than usual."""
+        # a slow maximum: one burst does not set the yardstick for ever
+        self._most_running = max(float(last.running), self._most_running * 0.9995)
+        few = last.running <= max(1.0, 0.5 * self._most_running)
+        if not (last.waiting > last.running and few and last.kv_usage < 0.5):
+            self._starved_since_s = None
+        elif self._starved_since_s is None:
+            self._starved_since_s = last.ts_s
+
+
+def _evidence(window: Window, last: Stats, at_s: float) -> dict[str, float]:
+    return {
+        "running": float(last.running),
+        "waiting": float(last.waiting),
+        "usage_now": last.kv_usage,
+        "silent_s": window.silent_s(at_s),
+        "generation_tps": last.generation_tps,
+    }

@@ -1,0 +1,95 @@
+"""`threshold`: a signal is above or below a value, now or on average over a span."""
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from kvlogd.fields import AnyQuantity, Duration, SignalName, in_unit_of
+from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per, Stats
+from kvlogd.window import SIGNALS, SOURCE_SIGNALS, SourceWindow, Window
+
+NAME = "threshold"
+SCOPES = frozenset({Per.ENGINE, Per.SOURCE})
+
+
+class Of(StrEnum):
+    """Which number of a span is held against the value."""
+
+    MEAN = "mean"
+    MIN = "min"
+    MAX = "max"
+
+
+class Params(BaseModel):
+    """Which signal, and the value that it must pass."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    signal: SignalName
+    above: AnyQuantity | None = None
+    below: AnyQuantity | None = None
+    over: Duration | None = None
+    """The span that is looked at; without it, the latest value."""
+    of: Of = Of.MEAN
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> "Params":
+        if (self.above is None) == (self.below is None):
+            raise ValueError("give one of above and below")
+        in_unit_of(self.signal, self.above if self.above is not None else self.below)
+        if self.over is not None and (self.signal in SOURCE_SIGNALS or SIGNALS[self.signal].column is None):
+            raise ValueError(f"{self.signal} has no history to look over: leave out `over`")
+        return self
+
+    @property
+    def bound(self) -> float:
+        """The value, in the signal's own unit."""
+        return in_unit_of(self.signal, self.above if self.above is not None else self.below)
+
+
+def make(params: Params) -> "Threshold":
+    """Return an evaluator for one run or source."""
+    return Threshold(params)
+
+
+class Threshold:
+    """Holds one signal against its value."""
+
+    def __init__(self, params: Params) -> None:
+        self._params = params
+        self._bound = params.bound
+        self._signal = SIGNALS.get(params.signal)
+        self._source_signal = SOURCE_SIGNALS.get(params.signal)
+        self._index = Stats._fields.index(self._signal.column) if self._signal and self._signal.column else None
+
+    def judge(self, window: Window, at_s: float) -> Judgement:
+        """Return whether the signal of a run is past its value."""
+        if self._signal is None:
+            return NoEvidence()
+        if self._params.over is None:
+            return self._hold(self._signal.read(window, at_s), at_s)
+        return self._over_span(window, at_s, self._params.over)
+
+    def judge_source(self, source: SourceWindow, at_s: float) -> Judgement:
+        """Return whether the signal of a source is past its value."""
+        if self._source_signal is None:
+            return NoEvidence()
+        return self._hold(self._source_signal.read(source, at_s), at_s)
+
+    def _over_span(self, window: Window, at_s: float, over_s: float) -> Judgement:
+        records = window.since(at_s - over_s)
+        values = [record[self._index or 0] for record in records]
+        known = [float(value) for value in values if isinstance(value, int | float)]
+        if not known:
+            return NoEvidence()
+        if window.count == len(window.recent) and window.recent[0].ts_s > at_s - 0.8 * over_s:
+            return Abstained("the span is not full yet")
+        pick = {Of.MEAN: sum(known) / len(known), Of.MIN: min(known), Of.MAX: max(known)}
+        value = pick[self._params.of]
+        return self._hold(1.0 - value if self._params.signal == "kv_free_share" else value, records[0].ts_s)
+
+    def _hold(self, value: float | None, since_s: float) -> Judgement:
+        if value is None:
+            return Clear()
+        past = value > self._bound if self._params.above is not None else value < self._bound
+        return Finding(since_s, value, {self._params.signal: value, "bound": self._bound}) if past else Clear()

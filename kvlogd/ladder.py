@@ -1,0 +1,263 @@
+"""The ladder of comparisons behind `trend … at_constant: load`: the newest stretch of a run against its first,
+at several lengths at once, because a leak may take minutes or weeks.
+
+After Machida (a trend test alone cries wolf) the shift must be large, sure, uniform over the loads, no larger
+than the lowest usage seen, and gradual: a new system prompt or one huge request comes in one step.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kvlogd.curve import Block, Shift, Stretch, block_of, compare, stretch_of
+from kvlogd.model import Stats
+
+
+class Rung(NamedTuple):
+    """One length of stretch to compare."""
+
+    blocks: int
+    least_rows: int
+    """Blocks of a stretch that must have seen a load for it to count."""
+    by: float
+    """The shift that is enough, as a share of the pool: the longer the stretch, the less."""
+    young: int | None = None
+    """Compared only while the run has at most this many blocks: later a short stretch is only the day's weather."""
+
+
+class Level(NamedTuple):
+    """Blocks of one size and the stretches made of them."""
+
+    records: int
+    warm_up: int
+    """First blocks of a run that are left out: caches fill, load ramps up."""
+    rungs: tuple[Rung, ...]
+
+
+LEVELS = (
+    Level(10, 1, (Rung(3, 2, 0.08, 60), Rung(6, 2, 0.06, 60))),
+    Level(60, 3, (Rung(3, 2, 0.08, 48), Rung(6, 2, 0.06, 72), Rung(12, 3, 0.04), Rung(36, 4, 0.03))),
+    Level(360, 1, (Rung(12, 3, 0.03), Rung(24, 4, 0.025), Rung(48, 6, 0.02))),
+)
+"""At 10 s a record: blocks of 100 s, 10 min and 1 h, stretches from 5 min to 2 days."""
+
+WARM_TURNOVERS = 2.0
+"""Before that the first requests of a run still grow: usage climbs at the same number running."""
+GRADUAL = 0.35
+"""The middle half of the rise must take at least this share of the stretch."""
+JUMP = 0.5
+"""No two evaluations in a row may bring more than this share of the rise (stretches of an hour and longer)."""
+SAME_MIX = 0.15
+"""How far the log-ratio of prompt to generated tokens may move where load alone cannot tell (closed loops)."""
+SAME_HITS = 0.08
+FLAT_BY = 0.05
+OUTLASTS_S = 6600.0
+"""Without the pool's size in tokens one huge request cannot be told from a leak: only stretches that outlast it count."""
+
+
+class Verdict(NamedTuple):
+    """What one rung says."""
+
+    at_s: float
+    since_s: float
+    rung: Rung
+    shift: Shift
+    rate_per_s: float
+    """Shares of the pool lost a second."""
+    usage: float
+    """Usage at the highest load that both stretches saw, now."""
+    turnovers: float | None
+    """How often the requests' tokens were replaced in the newest stretch; None for a pool of unknown size."""
+
+
+class _RungState:
+    def __init__(self, rung: Rung) -> None:
+        self.rung = rung
+        self.reference: Stretch | None = None
+        self.history: deque[tuple[float, float]] = deque(maxlen=400)
+        self.dropped = False
+        """The history no longer reaches back to the first comparison."""
+        self.verdict: Verdict | None = None
+
+
+class Balance(NamedTuple):
+    """What one block lets a request that never ends add to the pool: see `paid`."""
+
+    end_s: float
+    tokens_each: float
+    least_running: int
+    mean_running: float
+
+
+class _LevelState:
+    def __init__(self, level: Level) -> None:
+        self.level = level
+        self.pending: list[Stats] = []
+        self.longest = max(rung.blocks for rung in level.rungs)
+        self.first: list[Block] = []
+        self.last: deque[Block] = deque(maxlen=self.longest)
+        self.balance: deque[Balance] = deque(maxlen=300)
+        self.seen = 0
+        self.rungs = [_RungState(rung) for rung in level.rungs]
+
+
+class Ladder:
+    """The comparisons of one run. Feed it records; `verdicts` holds the rungs that say leak now."""
+
+    def __init__(self, levels: Sequence[Level] = LEVELS) -> None:
+        self._levels = [_LevelState(level) for level in levels]
+        self._turnovers = 0.0
+        """Of the run so far, as far as the smallest blocks tell."""
+        self.verdicts: list[Verdict] = []
+        self.compared = False
+        """Some stretch has been compared with its reference at a load that both saw."""
+
+    def observe(self, stats: Stats, interval_s: float | None, kv_tokens: int | None) -> bool:
+        """Take in a record; return whether a block was completed, so that `verdicts` may have changed."""
+        closed = False
+        for state in self._levels:
+            state.pending.append(stats)
+            if len(state.pending) >= state.level.records:
+                self._close(state, interval_s or 10.0, kv_tokens)
+                closed = True
+        if closed:
+            self.verdicts = [r.verdict for s in self._levels for r in s.rungs if r.verdict is not None]
+        return closed
+
+    def _close(self, state: _LevelState, interval_s: float, kv_tokens: int | None) -> None:
+        block = block_of(state.pending, interval_s)
+        state.pending = []
+        state.seen += 1
+        state.balance.append(Balance(block.end_s, block.tokens_each, block.least_running, block.mean_running))
+        if state is self._levels[0] and kv_tokens and self._turnovers < 10.0:
+            tokens = block.prompt_tokens + block.generation_tokens
+            self._turnovers += tokens / max(1.0, block.mean_usage * kv_tokens)
+        warm = state.seen > state.level.warm_up and (not kv_tokens or self._turnovers >= WARM_TURNOVERS)
+        if not warm or block.censored:
+            return
+        state.last.append(block)
+        if len(state.first) < state.longest:
+            state.first.append(block)
+        for rung_state in state.rungs:
+            self._climb(state, rung_state, kv_tokens)
+
+    def _climb(self, state: _LevelState, rung_state: _RungState, kv_tokens: int | None) -> None:
+        rung = rung_state.rung
+        if rung.young is not None and state.seen > rung.young:
+            rung_state.verdict = None
+            return
+        if len(state.last) < rung.blocks or len(state.first) < rung.blocks:
+            return
+        if state.last[-rung.blocks].start_s <= state.first[rung.blocks - 1].end_s:
+            return
+        short = state.level.records < 60
+        if rung_state.reference is None:
+            rung_state.reference = stretch_of(state.first[: rung.blocks], rung.least_rows, short)
+        now = stretch_of(list(state.last)[-rung.blocks :], rung.least_rows, short)
+        shift = compare(now, rung_state.reference)
+        if shift is None:
+            rung_state.verdict = None
+            return
+        self.compared = True
+        rung_state.history.append((now.end_s, shift.shift))
+        rung_state.verdict = judge(shift, now, rung_state, kv_tokens, state.balance)
+
+
+def judge(
+    shift: Shift, now: Stretch, state: _RungState, kv_tokens: int | None, balance: Sequence[Balance]
+) -> Verdict | None:
+    """Return a verdict where a shift passes all gates."""
+    reference, rung = state.reference, state.rung
+    if reference is None or shift.shift < rung.by:
+        return None
+    turnovers = turnovers_of(now, reference, kv_tokens)
+    if now.prompted < 0.2 or (turnovers is not None and turnovers < 3.0) or not sure(shift, reference, now):
+        return None
+    quarter_s = last_below(state.history, 0.25 * shift.shift)
+    if not gradual(state.history, shift.shift, quarter_s, now.end_s - now.start_s, jumps=rung.blocks >= 12):
+        return None
+    since_s = quarter_s if quarter_s is not None else reference.end_s
+    if kv_tokens is None:
+        if now.end_s - now.start_s < OUTLASTS_S:
+            return None
+    elif paid(balance, since_s, shift.mean * kv_tokens):
+        return None
+    span_s = max(1.0, (now.start_s + now.end_s) / 2 - (reference.start_s + reference.end_s) / 2)
+    if quarter_s is not None:
+        span_s = max(1.0, min(span_s, (now.end_s - quarter_s) / 0.75))
+    peak = max(now.points.keys() & reference.points.keys())
+    return Verdict(now.end_s, since_s, rung, shift, shift.shift / span_s, now.points[peak].usage, turnovers)
+
+
+def turnovers_of(now: Stretch, reference: Stretch, kv_tokens: int | None) -> float | None:
+    """Return how often the tokens held by requests were replaced in a stretch; None for a pool of unknown size."""
+    if not kv_tokens:
+        return None
+    return now.tokens / max(1.0, (now.mean_usage + reference.mean_usage) / 2 * kv_tokens)
+
+
+def paid(balance: Sequence[Balance], since_s: float, tokens: float) -> bool:
+    """Return whether requests that have not ended can be what the pool lost since a time.
+
+    Such a request runs all the while, so there are never more of them than the fewest running since; and while the
+    mix of prompts and generated tokens stays the same, at most 15 % of those running (or one) are of that kind,
+    because they generate but bring no prompts. Each holds all that it generated: where that is far more than what is
+    missing, none of them has run that long.
+    """
+    each = running = 0.0
+    fewest, blocks = 1 << 30, 0
+    for block in reversed(balance):
+        if block.end_s <= since_s:
+            break
+        each += block.tokens_each
+        running += block.mean_running
+        blocks += 1
+        fewest = min(fewest, block.least_running)
+    if not blocks or not fewest:
+        return False
+    return each <= 2.0 * tokens and each * min(fewest, max(1.0, SAME_MIX * running / blocks)) >= 0.7 * tokens
+
+
+def sure(shift: Shift, reference: Stretch, now: Stretch) -> bool:
+    """Return whether the shift is beyond its error and uniform over the loads."""
+    if shift.bins > 2 and shift.intercept >= 5 * shift.error:
+        return shift.smallest >= 0.25 * shift.shift and shift.intercept <= 2.5 * shift.mean
+    tells = shift.bins > 2 and shift.highest_running >= 1.3 * shift.lowest_running and 2 * shift.error < shift.mean
+    return not tells and flat(shift, reference, now)
+
+
+def flat(shift: Shift, reference: Stretch, now: Stretch) -> bool:
+    """Return whether the same number running, with the same mix of requests, holds more cache than it did.
+
+    Where the load hardly varies, the curve has no slope to tell a leak from longer requests by.
+    """
+    if shift.mean < FLAT_BY or shift.mean < 5 * shift.mean_error or shift.smallest < 0.25 * shift.mean:
+        return False
+    if reference.mix is None or now.mix is None or abs(now.mix - reference.mix) > SAME_MIX:
+        return False
+    if reference.hit_rate is None or now.hit_rate is None:
+        return reference.hit_rate is now.hit_rate
+    return abs(now.hit_rate - reference.hit_rate) <= SAME_HITS
+
+
+def last_below(history: deque[tuple[float, float]], level: float) -> float | None:
+    """Return when the shift was last below a level; None where it never was in what is remembered."""
+    for at_s, shift in reversed(history):
+        if shift < level:
+            return at_s
+    return None
+
+
+def gradual(
+    history: deque[tuple[float, float]], shift: float, quarter_s: float | None, length_s: float, *, jumps: bool
+) -> bool:
+    """Return whether the shift grew over time instead of in one step."""
+    if quarter_s is None:
+        return True  # it was there at the first comparison: nothing is known of how it came
+    three_quarters_s = last_below(history, 0.75 * shift)
+    if three_quarters_s is None or three_quarters_s - quarter_s < GRADUAL * length_s:
+        return False
+    if not jumps:
+        return True
+    rise = [s for at_s, s in history if at_s >= quarter_s]
+    return all(later - earlier <= JUMP * shift for earlier, later in zip(rise, rise[2:], strict=False))

@@ -1,0 +1,225 @@
+"""The records that cross module borders. Who knows this file can guess the rest.
+
+Times are Unix seconds in UTC (`_s`), shares are 0..1, rates are per second. Unknown is None, never 0.
+No record holds text from a log line but for the allow-listed labels: version, model name, source name.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class Severity(StrEnum):
+    """How loud a finding is; warning and critical page somebody."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+class AlertState(StrEnum):
+    """Where an alert stands."""
+
+    PENDING = "pending"
+    FIRING = "firing"
+    RESOLVED = "resolved"
+
+
+class NoData(StrEnum):
+    """What a rule does with an alert while there is nothing to judge."""
+
+    HOLD = "hold"
+    OK = "ok"
+    ALERT = "alert"
+
+
+class Per(StrEnum):
+    """What a rule gives one verdict for."""
+
+    ENGINE = "engine"
+    GPU = "gpu"
+    SOURCE = "source"
+    HOST = "host"
+
+
+class EventKind(StrEnum):
+    """What a log line that is no stats record tells. The values are those of the store's `events.kind`."""
+
+    BANNER = "banner"
+    ARGS = "args"
+    ENGINE_START = "engine_start"
+    ENGINE_READY = "engine_ready"
+    SERVER_START = "server_start"
+    SERVER_READY = "server_ready"
+    STOP = "stop"
+    CRASH = "crash"
+    CRASH_DUMP = "crash_dump"
+    OOM = "oom"
+    HANG_HINT = "hang_hint"
+    SLEEP = "sleep"
+    WAKE = "wake"
+    PAUSE = "pause"
+    RESET_REQUESTED = "reset_requested"
+    RESET_OK = "reset_ok"
+    RESET_FAILED = "reset_failed"
+    KV_EXPIRED = "kv_expired"
+    KV_LOAD_FAILURE = "kv_load_failure"
+    PREEMPTION = "preempt_v0"
+    PRESSURE = "pressure"
+    STATS_DISABLED = "stats_disabled"
+    BLOCKS = "capacity"
+    KV_TOKENS = "capacity_tokens"
+    CONCURRENCY = "concurrency"
+    KV_MEMORY = "kv_memory"
+    PREFIX_HIT_V0 = "prefix_hit_v0"
+    SPEC_V0 = "spec_v0"
+    SPEC_V1 = "spec_v1"
+    DIFFUSION = "diffusion"
+    KV_TRANSFER = "kv_transfer"
+    EC_TRANSFER = "ec_transfer"
+    MFU = "mfu"
+    ITERATION = "iteration"
+    REQUEST = "request"
+    ALIVE = "alive"
+    CLOCK_BACK = "clock_back"
+
+
+class Stats(NamedTuple):
+    """One stats record of a log, as its numbers stand there, shares as 0..1."""
+
+    ts_s: float
+    pid: int | None
+    engine_index: int | None
+    """vLLM's data-parallel rank; None where the line gives none."""
+    engines: int | None
+    """How many engines an aggregated line sums up (0: it does not say); None for a line of one engine."""
+    prompt_tps: float
+    generation_tps: float
+    running: int
+    waiting: int
+    kv_usage: float
+    deferred: int | None = None
+    swapped: int | None = None
+    preemptions: int | None = None
+    corrupted: int | None = None
+    cpu_swap_usage: float | None = None
+    prefix_hit_rate: float | None = None
+    external_prefix_hit_rate: float | None = None
+    mm_hit_rate: float | None = None
+    kv_fetch_waiting: int | None = None
+    kv_fetch_in_progress: int | None = None
+    kv_fetch_completed: int | None = None
+
+
+class Event(NamedTuple):
+    """Any other line that counts: its kind, its numbers under allow-listed names, and at most two labels."""
+
+    ts_s: float | None
+    """None for lines without a stamp of their own or of an envelope (uvicorn's)."""
+    kind: EventKind
+    pid: int | None = None
+    engine_index: int | None = None
+    numbers: Mapping[str, float] = MappingProxyType({})
+    version: str | None = None
+    model: str | None = None
+
+
+class Engine(NamedTuple):
+    """One engine: the thing that owns a KV-cache pool."""
+
+    engine_id: int
+    source: str
+    engine_index: int | None
+    label: str
+    """What messages call it: `SOURCE/INDEX`."""
+
+
+class Run(NamedTuple):
+    """One life of an engine, with what its start-up lines said."""
+
+    run_id: int
+    engine_id: int
+    number: int
+    """1 for the first life of this engine that kvlogd saw."""
+    started_s: float
+    seen_from_start: bool
+    """False when the log begins in mid-life, so that an older leak cannot be told."""
+    ended_s: float | None = None
+    end_reason: str | None = None
+    vllm_version: str | None = None
+    model: str | None = None
+    kv_tokens: int | None = None
+    blocks: int | None = None
+    block_size: int | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    gpu_memory_utilization: float | None = None
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+
+
+class Gap(NamedTuple):
+    """Something that kvlogd could not read, counted instead of passed over in silence."""
+
+    source: str
+    ts_s: float | None
+    reason: str
+    lines: int
+    """How many lines were lost; 0 where that is not known."""
+
+
+class Finding(NamedTuple):
+    """What a rule found at one moment. `evidence` holds numbers only; text is made from it by `notice`."""
+
+    since_s: float
+    """When the thing that was found began, not when it was found."""
+    value: float | None
+    """The headline number, in the unit that the rule's kind documents."""
+    evidence: Mapping[str, float]
+    severity: Severity | None = None
+    """Set where the evidence asks for another severity than the rule's own."""
+
+
+class Abstained(NamedTuple):
+    """A rule had too little evidence to say either yes or no, and what would settle it."""
+
+    why: str
+
+
+class Clear(NamedTuple):
+    """A rule looked at enough evidence and found nothing."""
+
+
+class NoEvidence(NamedTuple):
+    """There was nothing to look at: the engine is silent for a reason that the rule cannot judge."""
+
+
+Judgement = Finding | Abstained | Clear | NoEvidence
+
+
+class AlertKey(NamedTuple):
+    """What makes an alert the same alert: never its value or its text."""
+
+    rule: str
+    scope: str
+    """The engine's label, the source's name, or `host`."""
+    run: int | None
+
+
+class AlertEvent(NamedTuple):
+    """One change of an alert that people may see."""
+
+    key: AlertKey
+    state: AlertState
+    verdict: str
+    severity: Severity
+    source: str
+    engine_index: int | None
+    at_s: float
+    since_s: float
+    value: float | None
+    evidence: Mapping[str, float]
+    reason: str = ""
+    """Why it resolved: `cleared`, `restart`, `rule removed`."""

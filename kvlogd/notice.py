@@ -1,0 +1,141 @@
+"""The words of a finding: the subject that wakes somebody, the evidence, what to do, and the SQL that shows it.
+
+Pure. Every number comes from the finding's evidence; the only text from outside is the engine's label, cleaned.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from kvlogd.model import AlertEvent, AlertState
+from kvlogd.quantity import duration_text, share_text
+
+EVIDENCE = {
+    "shift": ("usage above its own past at the same load", "share"),
+    "shift_error": ("standard error of that", "share"),
+    "lost_per_h": ("lost an hour", "share"),
+    "usage_now": ("pool in use now", "share"),
+    "idle_usage": ("pool in use with nothing running", "share"),
+    "lowest_idle_usage": ("lowest idle usage of this run", "share"),
+    "running_low": ("compared at running, from", "count"),
+    "running_high": ("compared at running, to", "count"),
+    "compared_s": ("seen over", "duration"),
+    "lasted_s": ("seen over", "duration"),
+    "spells": ("idle spells in a row that stayed above", "count"),
+    "turnovers": ("times that the requests were replaced meanwhile", "count"),
+    "tokens_lost": ("tokens lost", "count"),
+    "blocks_lost": ("blocks lost", "count"),
+    "tokens_held": ("tokens held by nobody", "count"),
+    "blocks_held": ("blocks held by nobody", "count"),
+    "running": ("requests running", "count"),
+    "waiting": ("requests waiting", "count"),
+    "silent_s": ("time since the last stats record", "duration"),
+    "generation_tps": ("tokens generated a second", "count"),
+    "frozen_for": ("records repeat bit by bit since", "duration"),
+    "blind_for": ("no stats record for", "duration"),
+    "unread_share": ("stats-like lines that could not be read", "share"),
+    "standstill_for": ("no throughput for", "duration"),
+    "events": ("events in the span", "count"),
+    "moved": ("moved over the span", "number"),
+}
+"""Evidence that is shown, in this order: its words and its unit."""
+
+
+MINUS = "\N{MINUS SIGN}"
+
+
+def when_text(at_s: float) -> str:
+    """Return a time as RFC 3339 with its offset, to the second."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds")
+
+
+def clock_text(at_s: float) -> str:
+    """Return a time for people: date, time, UTC."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def subject(event: AlertEvent) -> str:
+    """Return the one line that says which engine, how fast and until when."""
+    return f"{event.key.rule} {event.key.scope}: {_headline(event)}"
+
+
+def _headline(event: AlertEvent) -> str:
+    evidence = event.evidence
+    if event.state is AlertState.RESOLVED:
+        return f"over after {duration_text(event.at_s - event.since_s)} ({event.reason})"
+    if "shift" in evidence:
+        return _leak(event, evidence)
+    if "idle_usage" in evidence:
+        return _residue(evidence)
+    if "crashed" in evidence:
+        return "the engine core is dead"
+    if "silent_s" in evidence:
+        return _stall(evidence)
+    for name in ("frozen_for", "blind_for", "unread_share"):
+        if name in evidence:
+            words, unit = EVIDENCE[name]
+            return f"{words} {_number(evidence[name], unit)}"
+    named = [name for name in evidence if name != "bound"]
+    return ", ".join(f"{name} {evidence[name]:.4g}" for name in named[:3]) or "found"
+
+
+def _leak(event: AlertEvent, evidence: Mapping[str, float]) -> str:
+    low, high = evidence["running_low"], evidence["running_high"]
+    load = f"{low:.0f}" if high - low < 1 else f"{low:.0f} to {high:.0f}"
+    rate = points_per_hour(-evidence["lost_per_h"])
+    return (
+        f"free blocks {rate} at {load} running for {duration_text(event.at_s - event.since_s)}{_until_full(evidence)}"
+    )
+
+
+def _residue(evidence: Mapping[str, float]) -> str:
+    held = share_text(evidence["idle_usage"])
+    spells = f"{evidence['spells']:.0f} idle spells"
+    return f"{held} of the pool held with nothing running, over {spells}{_until_full(evidence)}"
+
+
+def _stall(evidence: Mapping[str, float]) -> str:
+    work = f"{evidence['running']:.0f} running and {evidence['waiting']:.0f} waiting"
+    moves = "hardly anything moves" if evidence.get("generation_tps") else "nothing moves"
+    return f"{moves} with {work}, last record {duration_text(evidence['silent_s'])} ago"
+
+
+def _until_full(evidence: Mapping[str, float]) -> str:
+    if "full_in_s" not in evidence:
+        return ""
+    about = f"; full in about {duration_text(evidence['full_in_s'])}"
+    if "full_in_low_s" not in evidence:
+        return about
+    low, high = duration_text(evidence["full_in_low_s"]), duration_text(evidence["full_in_high_s"])
+    return f"{about} ({low} to {high})" if low != high else about
+
+
+def points_per_hour(share_per_h: float) -> str:
+    """Return a speed in percentage points an hour, with its sign."""
+    points = 100 * share_per_h
+    digits = 0 if abs(points) >= 100 else 1
+    return f"{MINUS if points < 0 else '+'}{abs(points):.{digits}f} points/h"
+
+
+def _number(value: float, unit: str) -> str:
+    if unit == "share":
+        return share_text(value)
+    if unit == "duration":
+        return duration_text(value)
+    return f"{value:,.0f}" if abs(value) >= 10 or value == int(value) else f"{value:.1f}"
+
+
+def evidence_lines(evidence: Mapping[str, float]) -> list[str]:
+    """Return the evidence as aligned lines."""
+    shown = [(EVIDENCE[name][0], _number(evidence[name], EVIDENCE[name][1])) for name in EVIDENCE if name in evidence]
+    width = max((len(words) for words, _ in shown), default=0)
+    return [f"{words:<{width}}  {number}" for words, number in shown]
+
+
+def sql_for(event: AlertEvent) -> str:
+    """Return the query that shows what the finding is about, from half an hour before it began."""
+    start, end = when_text(event.since_s - 1800), when_text(event.at_s + 1800)
+    # the label is ours: letters, digits and `._~/-` only
+    return (
+        "SELECT ts, running, waiting, generation_tps, kv_usage FROM kv JOIN engines USING (engine_id) "  # noqa: S608
+        f"WHERE label = '{event.key.scope}' AND ts BETWEEN '{start}' AND '{end}' ORDER BY ts"
+    )

@@ -1,0 +1,273 @@
+"""One source's way from parsed lines to rows, findings and alerts; `replay` and the daemon both drive it.
+
+Pure: time is that of the records. A tick falls on each half minute of it, silent stretches included, and after a
+record that settles something (an idle moment, a crash). The same lines give the same alerts however they are cut.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kvlogd.engines import Fleet, Ids, Life
+from kvlogd.evaluate import Bench
+from kvlogd.model import AlertEvent, Engine, Event, EventKind, Gap, Run, Stats
+from kvlogd.rules import Rule
+from kvlogd.window import SourceWindow, Window
+
+TICK_S = 30.0
+QUIET_END_S = 300.0
+"""How far the clock runs on at the end of a log that goes on with lines without a stamp."""
+UNSTORED = frozenset({EventKind.REQUEST, EventKind.ALIVE, EventKind.ITERATION, EventKind.MFU, EventKind.DIFFUSION})
+"""Lines whose mere presence counts, or whose numbers nobody asks for yet."""
+SOURCE_WIDE = frozenset({EventKind.REQUEST, EventKind.SERVER_READY, EventKind.STATS_DISABLED, EventKind.ARGS})
+
+
+class Track(NamedTuple):
+    """A run under watch."""
+
+    life: Life
+    window: Window
+    bench: Bench
+
+
+class Harvest(NamedTuple):
+    """What came in since the last harvest, ready to be committed together."""
+
+    engines: Sequence[Engine]
+    runs: Sequence[Run]
+    samples: Sequence[Stats]
+    sample_runs: Sequence[int]
+    events: Sequence[tuple[int | None, int | None, Event]]
+    alert_events: Sequence[AlertEvent]
+    gaps: Sequence[Gap]
+
+
+class Pipeline:
+    """The state of one source."""
+
+    def __init__(self, source: str, ids: Ids, rules: Iterable[Rule]) -> None:
+        self.source = source
+        self.fleet = Fleet(source, ids)
+        self.window = SourceWindow()
+        self.counts: Counter[str] = Counter()
+        """`stats`, `duplicates`, `events`."""
+        self.first_s: float | None = None
+        self.now_s: float | None = None
+        self.abstained: dict[tuple[str, str], str] = {}
+        """(rule, engine) -> what was missing, for the runs that ended without a judgement."""
+        self.runs_seen: set[tuple[int, int]] = set()
+        """(engine_id, run_id)"""
+        self._rules = tuple(rules)
+        self._source_bench = Bench.of_source(self._rules, source)
+        self._tracks: dict[int, Track] = {}
+        self._next_tick_s = 0.0
+        self._alive_unstamped = False
+        self._undated_stops: list[Event] = []
+        self._samples: list[Stats] = []
+        self._sample_runs: list[int] = []
+        self._events: list[tuple[int | None, int | None, Event]] = []
+        self._alert_events: list[AlertEvent] = []
+        self._gaps: list[Gap] = []
+
+    def take(self, found: Iterable[Stats | Event]) -> None:
+        """Take in the next lines of the source."""
+        for one in found:
+            if isinstance(one, Stats):
+                self._stats(one)
+            else:
+                self._event(one)
+
+    def advance(self, to_s: float) -> None:
+        """Let time pass: evaluate the rules at each tick up to `to_s`."""
+        if self.now_s is None:
+            self.first_s = to_s
+            self._next_tick_s = to_s - to_s % TICK_S + TICK_S
+        elif to_s >= self._next_tick_s:
+            while self._next_tick_s <= to_s:
+                self._tick(self._next_tick_s)
+                self._next_tick_s += TICK_S
+        elif to_s < self.now_s:
+            return
+        self.now_s = to_s
+        self._alive_unstamped = False
+        if self._undated_stops:
+            stops, self._undated_stops = self._undated_stops, []
+            for stop in stops:
+                self._apply(stop, to_s)
+
+    def finish(self) -> None:
+        """Say that the log is at its end: lines without a stamp behind the last stamp tell that time went on."""
+        if self.now_s is not None and self._alive_unstamped:
+            self.advance(self.now_s + QUIET_END_S)
+        elif self.now_s is not None:
+            self.advance(self.now_s)
+        for track in self._tracks.values():
+            self._note_abstained(track)
+
+    def pending(self) -> int:
+        """Return how many records wait to be harvested."""
+        return len(self._samples)
+
+    def resume(self, lives: Iterable[tuple[Engine, Run, Iterable[Stats]]]) -> None:
+        """Bring windows, rules and alerts to where they stood, from the records of the runs that had not ended."""
+        tracks = [(self._adopt(engine, run), samples) for engine, run, samples in lives]
+        streams = [((stats.ts_s, i, stats) for stats in samples) for i, (_, samples) in enumerate(tracks)]
+        for at_s, i, stats in heapq.merge(*streams):
+            self.advance(at_s)
+            track = tracks[i][0]
+            evidence = track.window.evidence
+            track.window.observe(stats)
+            if track.window.evidence != evidence:
+                track.bench.judge(track.window, at_s)
+        self.harvest()
+
+    def _adopt(self, engine: Engine, run: Run) -> Track:
+        life = self.fleet.adopt(engine, run)
+        return self._open(life)
+
+    def harvest(self) -> Harvest:
+        """Return what came in since the last call and forget it."""
+        fleet = self.fleet
+        harvest = Harvest(
+            fleet.new_engines,
+            list(fleet.changed_runs.values()),
+            self._samples,
+            self._sample_runs,
+            self._events,
+            self._alert_events,
+            self._gaps,
+        )
+        fleet.new_engines, fleet.changed_runs = [], {}
+        self._samples, self._sample_runs, self._events = [], [], []
+        self._alert_events, self._gaps = [], []
+        return harvest
+
+    def tracks(self) -> list[Track]:
+        """Return the runs under watch."""
+        return list(self._tracks.values())
+
+    # --- records
+
+    def _stats(self, stats: Stats) -> None:
+        at_s = stats.ts_s
+        if self.now_s is None or at_s >= self._next_tick_s or self._undated_stops:
+            self.advance(at_s)
+        elif at_s > self.now_s:
+            self.now_s = at_s
+        self._alive_unstamped = False
+        life = self.fleet.life_of(stats)
+        if self.fleet.ended:
+            self._close_ended(at_s)
+        track = self._tracks.get(life.run.run_id)
+        if track is None:
+            track = self._open(life)
+        window = track.window
+        last = window.last
+        if last is not None and at_s <= last.ts_s and not self._is_new(track, stats):
+            return
+        evidence = window.evidence
+        window.observe(stats)
+        self._samples.append(stats)
+        self._sample_runs.append(life.run.run_id)
+        self.window.stats_lines += 1
+        self.window.requests_unseen = 0
+        if window.evidence != evidence:
+            self._alert_events += track.bench.judge(window, at_s)
+
+    def _is_new(self, track: Track, stats: Stats) -> bool:
+        """Return whether a record that does not go forward in time is no repetition; if the clock went back, say so."""
+        if stats in track.window.recent:
+            self.counts["duplicates"] += 1
+            return False
+        last = track.window.last
+        if last is not None and stats.ts_s < last.ts_s - 2.0:
+            self.counts["clock_back"] += 1
+            self._events.append(
+                (track.life.engine.engine_id, track.life.run.run_id, Event(stats.ts_s, EventKind.CLOCK_BACK))
+            )
+            self._open(track.life)
+        return True
+
+    def _open(self, life: Life) -> Track:
+        window = Window(life.run)
+        window.has_connector = life.has_connector
+        old = self._tracks.get(life.run.run_id)
+        bench = old.bench.renewed() if old is not None else Bench.of_engine(self._rules, life)
+        track = self._tracks[life.run.run_id] = Track(life, window, bench)
+        self.window.stats_off_s = self.window.ready_s = None
+        self.runs_seen.add((life.engine.engine_id, life.run.run_id))
+        return track
+
+    def _close_ended(self, at_s: float) -> None:
+        for life in self.fleet.ended:
+            track = self._tracks.pop(life.run.run_id, None)
+            if track is not None:
+                self._note_abstained(track)
+                self._alert_events += track.bench.end(at_s, "restart")
+        self.fleet.ended = []
+
+    def _note_abstained(self, track: Track) -> None:
+        for rule, why in track.bench.abstained():
+            self.abstained[rule, track.life.engine.label] = why
+
+    # --- events
+
+    def _event(self, event: Event) -> None:
+        self.counts["events"] += 1
+        if event.kind is EventKind.CRASH:
+            self.counts["crash"] += 1
+        if event.ts_s is not None:
+            if self.now_s is None or event.ts_s >= self.now_s:
+                self.advance(event.ts_s)
+        elif event.kind is EventKind.STOP:
+            # uvicorn does not say when: not before the last stamp, and the silence until the next one was before it
+            self._undated_stops.append(event)
+            return
+        else:
+            self._alive_unstamped = True
+        self._apply(event, self.now_s or 0.0)
+
+    def _apply(self, event: Event, at_s: float) -> None:
+        life = self.fleet.event(event)
+        if self.fleet.ended:
+            self._close_ended(at_s)
+        if event.kind in SOURCE_WIDE:
+            self._source_event(event, at_s)
+        if event.kind in UNSTORED or self.now_s is None:
+            return
+        track = self._tracks.get(life.run.run_id) if life is not None else None
+        if track is not None and life is not None:
+            self._engine_event(track, life, event, at_s)
+        ids = (life.engine.engine_id, life.run.run_id) if life is not None else (None, None)
+        self._events.append((*ids, event if event.ts_s is not None else event._replace(ts_s=at_s)))
+
+    def _engine_event(self, track: Track, life: Life, event: Event, at_s: float) -> None:
+        window = track.window
+        window.run = life.run
+        window.has_connector = life.has_connector
+        evidence = window.evidence
+        window.event(event, at_s)
+        if window.evidence != evidence:
+            self._alert_events += track.bench.judge(window, at_s)
+
+    def _source_event(self, event: Event, at_s: float) -> None:
+        source = self.window
+        if event.kind is EventKind.REQUEST:
+            source.requests_unseen += 1
+        elif event.kind is EventKind.SERVER_READY:
+            source.ready_s = at_s
+            source.requests_unseen = 0
+        elif event.kind is EventKind.STATS_DISABLED or "disable_log_stats" in event.numbers:
+            source.stats_off_s = at_s
+
+    # --- time
+
+    def _tick(self, at_s: float) -> None:
+        for track in self._tracks.values():
+            found = track.bench.judge(track.window, at_s)
+            if found:
+                self._alert_events += found
+        found = self._source_bench.judge_source(self.window, at_s)
+        if found:
+            self._alert_events += found

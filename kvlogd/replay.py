@@ -1,0 +1,222 @@
+"""Replays logs that are already there: reads them in order, stores what they say and tells what the rules find.
+
+The same parser, rules, alert state and store as the daemon, with the logs' own clock. Nothing is sent.
+"""
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import tzinfo
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from kvlogd.engines import Ids
+from kvlogd.envelope import Envelope, Unwrapper, sniff
+from kvlogd.errors import ConfigError, KvlogdError, SourceError
+from kvlogd.model import Gap
+from kvlogd.outcome import Outcome, SourceReport
+from kvlogd.parse import Parser
+from kvlogd.pipeline import Pipeline
+from kvlogd.rows import Batch, Position
+from kvlogd.rules import Rule
+from kvlogd.scan import Scanner
+from kvlogd.sidecar import read_gpu, read_host
+from kvlogd.source import Chunk, LogFile, chunks, expand
+from kvlogd.stamp import Stamper
+from kvlogd.store import Store
+
+COMMIT_RECORDS = 20_000
+"""Records that are committed together: a commit costs about 12 ms however small it is."""
+
+Progress = Callable[[int, int], None]
+"""Told the bytes read so far and in all."""
+
+
+class Options(NamedTuple):
+    """What `kvlogd replay` was asked."""
+
+    zone: tzinfo
+    year: int | None = None
+    db: Path | None = None
+    gpu_csv: Path | None = None
+    host_csv: Path | None = None
+
+
+@contextmanager
+def opened_store(db: Path | None) -> Iterator[Store]:
+    """Open the store of a replay: the one named, or one that is gone afterwards."""
+    if db is not None:
+        with Store.open(db) as store:
+            yield store
+        return
+    with tempfile.TemporaryDirectory(prefix="kvlogd-replay-") as folder, Store.open(Path(folder) / "store") as store:
+        yield store
+
+
+def replay(
+    paths: Sequence[Path], rules: Sequence[Rule], store: Store, options: Options, progress: Progress | None = None
+) -> Outcome:
+    """Read the logs into the store and return what was found. Raises StoreError; what cannot be read is in `errors`."""
+    expanded = expand(paths)
+    errors: list[KvlogdError] = list(expanded.errors)
+    ids = Ids(store.engines(), store.runs())
+    bytes_in_all = sum(file.size for file in expanded.files)
+    done = 0
+    reports = []
+    for source, files in groupby(expanded.files, key=lambda file: file.source):
+        reader = SourceReader(source, store, ids, rules, options)
+        for file in files:
+            for reached in reader.read(file):
+                if progress is not None:
+                    progress(done + reached, bytes_in_all)
+            done += file.size
+        errors += reader.errors
+        reports.append(reader.finish())
+    errors += _sidecars(store, options)
+    sources = {report.source for report in reports}
+    alerts = sorted((e for e in store.alert_events() if e.source in sources), key=lambda e: e.at_s)
+    return Outcome(alerts, store.engines(), store.runs(), reports, errors)
+
+
+class SourceReader:
+    """Reads the files of one source, oldest first, through one pipeline."""
+
+    def __init__(self, source: str, store: Store, ids: Ids, rules: Sequence[Rule], options: Options) -> None:
+        self.errors: list[SourceError] = []
+        self._source = source
+        self._store = store
+        self._options = options
+        self._stamper = Stamper(year=options.year, zone=options.zone, mtime_s=None)
+        self._parser = Parser(self._stamper)
+        self._unwrapper = Unwrapper()
+        self._scanner = Scanner(self._parser, self._unwrapper)
+        self._pipeline = Pipeline(source, ids, rules)
+        self._positions = store.positions(source)
+        self._lines = 0
+        self._waiting: list[Position] = []
+        self._gaps: list[Gap] = []
+        self._counts: Counter[str] = Counter()
+        self._resumed = False
+
+    def read(self, file: LogFile) -> Iterator[int]:
+        """Read one file from where it was left, committing as it goes; yield the bytes read so far."""
+        start = self._positions.get(file.head_signature, 0)
+        if start:
+            self._resume()
+        self._stamper.mtime_s = file.mtime_s
+        first = True
+        for chunk in chunks(file, start=start):
+            if first:
+                self._scanner.plain = sniff(chunk.data[: 64 * 1024]) is Envelope.PLAIN
+                first = False
+            self._take(file, chunk)
+            if chunk.error is not None:
+                self.errors.append(chunk.error)
+                self._gaps.append(Gap(self._source, self._pipeline.now_s, "cut short", 1))
+            yield min(chunk.end_offset, file.size)
+        self._pipeline.take(self._scanner.finish())
+        self._commit()
+
+    def finish(self) -> SourceReport:
+        """End the source: let its clock run out, commit, and report."""
+        last = self._unwrapper.finish()
+        if last is not None:
+            found = self._parser.line(last.text, envelope_s=last.ts_s, envelope_pid=last.pid)
+            self._pipeline.take([] if found is None else [found])
+        self._pipeline.finish()
+        self._gaps += self._losses()
+        gaps = self._gaps
+        self._commit()
+        return self._report(gaps)
+
+    def _take(self, file: LogFile, chunk: Chunk) -> None:
+        self._lines += chunk.data.count(b"\n") + chunk.partial
+        found = self._scanner.feed(chunk.data)
+        if chunk.partial:
+            found += self._scanner.finish()
+        self._pipeline.take(found)
+        # a last line without newline may still grow: it is read again next time unless it was a whole record
+        if not chunk.partial or found:
+            self._waiting = [Position(self._source, file.head_signature, chunk.end_offset)]
+        if chunk.cut_lines:
+            self._gaps.append(Gap(self._source, self._pipeline.now_s, "line too long", chunk.cut_lines))
+        if self._pipeline.pending() >= COMMIT_RECORDS:
+            self._commit()
+
+    def _commit(self) -> None:
+        harvest = self._pipeline.harvest()
+        self._store.commit(
+            Batch(
+                engines=harvest.engines,
+                runs=harvest.runs,
+                samples=harvest.samples,
+                sample_runs=harvest.sample_runs,
+                events=harvest.events,
+                alert_events=harvest.alert_events,
+                gaps=self._gaps,
+                positions=self._waiting,
+            )
+        )
+        self._waiting, self._gaps = [], []
+
+    def _resume(self) -> None:
+        """Bring the pipeline to where it stood, from the store, once."""
+        if self._resumed:
+            return
+        self._resumed = True
+        engines = {e.engine_id: e for e in self._store.engines() if e.source == self._source}
+        runs = [run for run in self._store.runs() if run.engine_id in engines and run.ended_s is None]
+        lives = [(engines[run.engine_id], run, self._store.samples_of(run.run_id)) for run in runs]
+        self._pipeline.resume(lives)
+
+    def _losses(self) -> list[Gap]:
+        lost = {lost.value: n for lost, n in self._unwrapper.counts.items()}
+        lost |= {name: self._parser.counts[name] for name in ("impossible", "broken_stamp")}
+        return [Gap(self._source, self._pipeline.now_s, reason, n) for reason, n in lost.items() if n]
+
+    def _report(self, gaps: Sequence[Gap]) -> SourceReport:
+        pipeline, parser = self._pipeline, self._parser
+        runs = pipeline.runs_seen
+        stats_lines = pipeline.window.stats_lines
+        return SourceReport(
+            self._source,
+            stats_lines,
+            self._lines,
+            parser.counts["unparsed"],
+            pipeline.counts["duplicates"],
+            len({engine_id for engine_id, _ in runs}),
+            len(runs),
+            pipeline.first_s,
+            pipeline.now_s,
+            gaps,
+            [(rule, engine, why) for (rule, engine), why in sorted(pipeline.abstained.items())],
+            None if stats_lines or self._resumed else self._why_blind(),
+            bool(stats_lines or pipeline.counts["events"] or self._resumed or parser.counts["unparsed"]),
+        )
+
+    def _why_blind(self) -> str:
+        """Return which of the known reasons for a log without stats records fits this one."""
+        window = self._pipeline.window
+        if window.stats_off_s is not None:
+            return "vLLM says that its statistics are off (--disable-log-stats, or more than one API server)"
+        if self._pipeline.counts["crash"]:
+            return "the engine core died before it served anything: see the error above its traceback"
+        if self._parser.counts["unparsed"]:
+            return f"{self._parser.counts['unparsed']} stats-like lines have a shape that kvlogd does not know"
+        if window.requests_unseen:
+            return "requests were served: statistics are off, or the log level is above INFO"
+        if self._pipeline.counts["events"]:
+            return "vLLM has started, but no request came"
+        return "no line of it was written by vLLM"
+
+
+def _sidecars(store: Store, options: Options) -> list[ConfigError]:
+    """Store the samples of the CSV files beside the log."""
+    errors: list[ConfigError] = []
+    if options.gpu_csv is not None:
+        store.commit(Batch(gpu_samples=list(read_gpu(options.gpu_csv, options.zone, errors.append))))
+    if options.host_csv is not None:
+        store.commit(Batch(host_samples=list(read_host(options.host_csv, options.zone, errors.append))))
+    return errors

@@ -1,0 +1,237 @@
+"""What is remembered of one run while it lives: enough for every rule, never more than a bound.
+
+Fed with records in order of their own time; reads no clock. Memory and the cost of a record do not grow with age.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from kvlogd.model import Event, EventKind, Run, Stats
+from kvlogd.quantity import Unit
+
+RECENT = 720
+"""Records that are kept whole: 2 hours at vLLM's default interval of 10 s."""
+
+
+class IdleVisit(NamedTuple):
+    """A settled idle moment: nothing runs or waits, and nothing was computed in the interval before."""
+
+    ts_s: float
+    kv_usage: float
+    busy_before: int
+    """Records with work since the visit before: 0 where the engine just went on idling."""
+
+
+class Window:
+    """The memory of one run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.has_connector = False
+        self.recent: deque[Stats] = deque(maxlen=RECENT)
+        self.last: Stats | None = None
+        self.first_s = run.started_s
+        self.count = 0
+        self.interval_s: float | None = None
+        """The usual time between two records: the smallest gap that came twice running."""
+        self.visits: deque[IdleVisit] = deque(maxlen=400)
+        self.lowest_idle: float | None = None
+        """The lowest settled idle usage of this run so far."""
+        self.idle_drops = 0
+        self.busy_records = 0
+        self.zero_since_s: float | None = None
+        """Time of the first of the latest records that have work (running or waiting) and no throughput at all."""
+        self.frozen_since_s: float | None = None
+        """Time of the first of the latest records that repeat each other bit by bit, with work and no throughput."""
+        self.events: dict[EventKind, deque[float]] = {}
+        self.cumulative: dict[EventKind, float] = {}
+        self.crashed_s: float | None = None
+        self.stopped = False
+        self.evidence = 0
+        """Grows with everything that a rule may want to look at before the next tick."""
+        self._gap_s = 0.0
+
+    def observe(self, stats: Stats) -> None:
+        """Take in the next record."""
+        last = self.last
+        if last is not None:
+            gap_s = stats.ts_s - last.ts_s
+            if gap_s == self._gap_s:
+                if gap_s > 0.0 and (self.interval_s is None or gap_s < self.interval_s):
+                    self.interval_s = gap_s
+            else:
+                self._gap_s = gap_s
+        self.last = stats
+        self.count += 1
+        self.recent.append(stats)
+        if stats.running or stats.waiting:
+            self.busy_records += 1
+            if stats.prompt_tps or stats.generation_tps:
+                self.zero_since_s = self.frozen_since_s = None
+            else:
+                self._standstill(stats, last)
+        else:
+            self.zero_since_s = self.frozen_since_s = None
+            if not (stats.prompt_tps or stats.generation_tps):
+                self._idle(stats)
+
+    def _standstill(self, stats: Stats, last: Stats | None) -> None:
+        if self.zero_since_s is None:
+            self.zero_since_s = stats.ts_s
+        if last is None or last[4:] != stats[4:]:
+            self.frozen_since_s = None
+        elif self.frozen_since_s is None:
+            self.frozen_since_s = last.ts_s
+
+    def _idle(self, stats: Stats) -> None:
+        usage = stats.kv_usage
+        if self.visits and usage < self.visits[-1].kv_usage - 0.0015:
+            self.idle_drops += 1
+        self.visits.append(IdleVisit(stats.ts_s, usage, self.busy_records))
+        self.busy_records = 0
+        if self.lowest_idle is None or usage < self.lowest_idle:
+            self.lowest_idle = usage
+        self.evidence += 1
+
+    def event(self, event: Event, at_s: float) -> None:
+        """Take in an event of this run; `at_s` is its time, or that of the last stamped line before it."""
+        times = self.events.setdefault(event.kind, deque(maxlen=1000))
+        times.append(at_s)
+        if "cumulative" in event.numbers:
+            self.cumulative[event.kind] = event.numbers["cumulative"]
+        if event.kind in (EventKind.CRASH, EventKind.OOM) and self.crashed_s is None and not self.stopped:
+            self.crashed_s = at_s
+            self.evidence += 1
+        elif event.kind is EventKind.STOP:
+            self.stopped = True
+
+    def since(self, start_s: float) -> list[Stats]:
+        """Return the kept records from `start_s` on, oldest first."""
+        found = []
+        for stats in reversed(self.recent):
+            if stats.ts_s < start_s:
+                break
+            found.append(stats)
+        found.reverse()
+        return found
+
+    def is_working(self) -> bool:
+        """Return whether the last record has requests in it."""
+        return self.last is not None and bool(self.last.running or self.last.waiting)
+
+    def silent_s(self, at_s: float) -> float:
+        """Return the seconds since the last record."""
+        return at_s - self.last.ts_s if self.last is not None else at_s - self.first_s
+
+
+class SourceWindow:
+    """What is remembered of a whole source: whether kvlogd can see at all."""
+
+    def __init__(self) -> None:
+        self.stats_lines = 0
+        self.unparsed = 0
+        self.impossible = 0
+        self.stats_off_s: float | None = None
+        """When the log said that statistics are switched off, for the present life."""
+        self.ready_s: float | None = None
+        self.requests_unseen = 0
+        """Requests answered since the server was ready, or since the last stats record."""
+        self.crashed = False
+
+    def blind_for_s(self, at_s: float) -> float | None:
+        """Return for how long requests have been served, or statistics been off, without any record; None if not."""
+        if self.stats_off_s is not None:
+            return at_s - self.stats_off_s
+        if self.ready_s is not None and self.requests_unseen >= 20:
+            return at_s - self.ready_s
+        return None
+
+    def unread_share(self) -> float | None:
+        """Return the share of stats-like lines that could not be read; None below twenty lines."""
+        seen = self.stats_lines + self.unparsed + self.impossible
+        return (self.unparsed + self.impossible) / seen if seen >= 20 else None
+
+
+Read = Callable[[Window, float], float | None]
+
+
+class Signal(NamedTuple):
+    """A number that rules may name: its unit, what it is, and how to read it of a window at a time."""
+
+    unit: Unit
+    what: str
+    read: Read
+    column: str | None = None
+    """The field of `Stats` it is, where it is one: those have a history that can be averaged."""
+
+
+def _column(unit: Unit, what: str, name: str) -> Signal:
+    index = Stats._fields.index(name)
+
+    def read(window: Window, _at_s: float) -> float | None:
+        return None if window.last is None else window.last[index]
+
+    return Signal(unit, what, read, name)
+
+
+def _since(attribute: str) -> Read:
+    def read(window: Window, at_s: float) -> float | None:
+        since_s: float | None = getattr(window, attribute)
+        return None if since_s is None else at_s - since_s
+
+    return read
+
+
+def _free_share(window: Window, _at_s: float) -> float | None:
+    return None if window.last is None else 1.0 - window.last.kv_usage
+
+
+def _load(window: Window, _at_s: float) -> float | None:
+    return None if window.last is None else float(window.last.running + window.last.waiting)
+
+
+SIGNALS: Mapping[str, Signal] = {
+    "kv_usage": _column(Unit.SHARE, "share of the KV-cache blocks in use", "kv_usage"),
+    "kv_free_share": Signal(Unit.SHARE, "share of the KV-cache blocks that are free", _free_share, "kv_usage"),
+    "running": _column(Unit.COUNT, "requests running", "running"),
+    "waiting": _column(Unit.COUNT, "requests waiting, deferred ones included", "waiting"),
+    "deferred": _column(Unit.COUNT, "requests waiting that may not be scheduled yet", "deferred"),
+    "swapped": _column(Unit.COUNT, "requests swapped out (V0)", "swapped"),
+    "load": Signal(Unit.COUNT, "requests running and waiting", _load),
+    "prompt_tps": _column(Unit.TOKENS_PER_SECOND, "prompt tokens a second", "prompt_tps"),
+    "generation_tps": _column(Unit.TOKENS_PER_SECOND, "generated tokens a second", "generation_tps"),
+    "prefix_hit_rate": _column(Unit.SHARE, "share of prompt tokens found in the prefix cache", "prefix_hit_rate"),
+    "frozen_for": Signal(
+        Unit.SECONDS,
+        "for how long the records have repeated bit by bit, with requests in them and no throughput",
+        _since("frozen_since_s"),
+    ),
+    "standstill_for": Signal(
+        Unit.SECONDS, "since when the records have requests in them and no throughput", _since("zero_since_s")
+    ),
+}
+
+SourceRead = Callable[[SourceWindow, float], float | None]
+
+
+class SourceSignal(NamedTuple):
+    """A number about a whole source that rules may name."""
+
+    unit: Unit
+    what: str
+    read: SourceRead
+
+
+SOURCE_SIGNALS: Mapping[str, SourceSignal] = {
+    "blind_for": SourceSignal(
+        Unit.SECONDS,
+        "for how long requests were served, or statistics were switched off, without any stats record",
+        SourceWindow.blind_for_s,
+    ),
+    "unread_share": SourceSignal(
+        Unit.SHARE,
+        "share of the stats-like lines that could not be read or held impossible values",
+        lambda window, _at_s: window.unread_share(),
+    ),
+}
