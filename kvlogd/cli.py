@@ -16,7 +16,7 @@ FINE, FOUND, WRONG = 0, 1, 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 0 fine, 1 found something or failed, 2 wrong usage, config or input."""
-    parser = _parser()
+    parser = build_parser()
     arguments = parser.parse_args(argv)
     if "run" not in arguments:
         parser.print_help()
@@ -40,7 +40,8 @@ def _complain(error: KvlogdError) -> None:
     print(f"kvlogd: {error}", file=sys.stderr)
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands and their options."""
     parser = argparse.ArgumentParser(
         prog="kvlogd",
         description="Tells which vLLM engine leaks KV cache, stalls or degrades, from the log it already writes.",

@@ -17,6 +17,11 @@ FULL = 0.97
 _BINS = [min(r, 8) if r <= 8 else min(43, 8 + int(log(r / 8) / log(1.15))) for r in range(4096)]
 
 
+def newest(records: Sequence[Stats], count: int) -> list[Stats]:
+    """Return the last records of a sequence that is cheap to index at its end, oldest first."""
+    return [records[i] for i in range(-min(count, len(records)), 0)]
+
+
 class Cell(NamedTuple):
     """The records of one block at one load."""
 
@@ -38,6 +43,8 @@ class Block(NamedTuple):
     mean_usage: float
     prompt_tokens: float
     generation_tokens: float
+    fresh_tokens: float
+    """Both together, but for prompts found in the prefix cache: they hold what was there before."""
     tokens_each: float
     """Tokens that one request generated from the block's start to its end."""
     least_running: int
@@ -71,18 +78,22 @@ def block_of(records: Sequence[Stats], interval_s: float) -> Block:
     usages = [record.kv_usage for record in records]
     prompts = [record.prompt_tps for record in records]
     runnings = [record.running for record in records]
+    hit_rate = records[-1].prefix_hit_rate
+    prompted = sum(prompts) * interval_s
+    generated = sum([record.generation_tps for record in records]) * interval_s
     return Block(
         records[0].ts_s,
         records[-1].ts_s,
         {key: _cell(group) for key, group in groups.items()},
         min(usages),
         sum(usages) / n,
-        sum(prompts) * interval_s,
-        sum([record.generation_tps for record in records]) * interval_s,
+        prompted,
+        generated,
+        prompted * (1.0 - min(1.0, max(0.0, hit_rate or 0.0))) + generated,
         each * interval_s,
         min(runnings),
         sum(runnings) / n,
-        records[-1].prefix_hit_rate,
+        hit_rate,
         1.0 - prompts.count(0.0) / n,
         max(usages) >= FULL or sum([record.waiting > 0 for record in records]) > 0.1 * n,
     )
@@ -152,7 +163,9 @@ class Stretch(NamedTuple):
     hit_rate: float | None
     mean_usage: float
     tokens: float
-    """Prompt and generated tokens of the stretch together."""
+    """Prompt and generated tokens of the stretch together, but for prompts found in the prefix cache."""
+    prompt_rate: float
+    """Prompt tokens a block."""
     prompted: float
 
 
@@ -169,7 +182,8 @@ def stretch_of(blocks: Sequence[Block], least_rows: int, short: bool) -> Stretch
         log(prompt / generation) if prompt > 0 and generation > 0 else None,
         sum(hits) / len(hits) if hits else None,
         sum([block.mean_usage for block in blocks]) / len(blocks),
-        prompt + generation,
+        sum([block.fresh_tokens for block in blocks]),
+        prompt / len(blocks),
         sum([block.prompted for block in blocks]) / len(blocks),
     )
 

@@ -7,6 +7,7 @@ than the lowest usage seen, and gradual: a new system prompt or one huge request
 
 from collections import deque
 from collections.abc import Sequence
+from math import exp
 from typing import NamedTuple
 
 from kvlogd.curve import Block, Shift, Stretch, block_of, compare, stretch_of
@@ -130,8 +131,7 @@ class Ladder:
         state.seen += 1
         state.balance.append(Balance(block.end_s, block.tokens_each, block.least_running, block.mean_running))
         if state is self._levels[0] and kv_tokens and self._turnovers < 10.0:
-            tokens = block.prompt_tokens + block.generation_tokens
-            self._turnovers += tokens / max(1.0, block.mean_usage * kv_tokens)
+            self._turnovers += block.fresh_tokens / max(1.0, block.mean_usage * kv_tokens)
         warm = state.seen > state.level.warm_up and (not kv_tokens or self._turnovers >= WARM_TURNOVERS)
         if not warm or block.censored:
             return
@@ -234,6 +234,8 @@ def flat(shift: Shift, reference: Stretch, now: Stretch) -> bool:
     if shift.mean < FLAT_BY or shift.mean < 5 * shift.mean_error or shift.smallest < 0.25 * shift.mean:
         return False
     if reference.mix is None or now.mix is None or abs(now.mix - reference.mix) > SAME_MIX:
+        return False
+    if now.prompt_rate > reference.prompt_rate * exp(SAME_MIX):
         return False
     if reference.hit_rate is None or now.hit_rate is None:
         return reference.hit_rate is now.hit_rate

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from kvlogd.model import AlertEvent, AlertState
-from kvlogd.quantity import duration_text, share_text
+from kvlogd.quantity import about_text, duration_text, share_text
 
 EVIDENCE = {
     "shift": ("usage above its own past at the same load", "share"),
     "shift_error": ("standard error of that", "share"),
-    "lost_per_h": ("lost an hour", "share"),
+    "lost_per_h": ("lost an hour", "points"),
     "usage_now": ("pool in use now", "share"),
     "idle_usage": ("pool in use with nothing running", "share"),
     "lowest_idle_usage": ("lowest idle usage of this run", "share"),
@@ -102,10 +102,10 @@ def _stall(evidence: Mapping[str, float]) -> str:
 def _until_full(evidence: Mapping[str, float]) -> str:
     if "full_in_s" not in evidence:
         return ""
-    about = f"; full in about {duration_text(evidence['full_in_s'])}"
+    about = f"; full in about {about_text(evidence['full_in_s'])}"
     if "full_in_low_s" not in evidence:
         return about
-    low, high = duration_text(evidence["full_in_low_s"]), duration_text(evidence["full_in_high_s"])
+    low, high = about_text(evidence["full_in_low_s"]), about_text(evidence["full_in_high_s"])
     return f"{about} ({low} to {high})" if low != high else about
 
 
@@ -119,6 +119,8 @@ def points_per_hour(share_per_h: float) -> str:
 def _number(value: float, unit: str) -> str:
     if unit == "share":
         return share_text(value)
+    if unit == "points":
+        return f"{100 * value:.1f} points"
     if unit == "duration":
         return duration_text(value)
     return f"{value:,.0f}" if abs(value) >= 10 or value == int(value) else f"{value:.1f}"

@@ -78,6 +78,15 @@ def duration_text(duration_s: float) -> str:
     return sign + " ".join(f"{n} {name}" for n, name in parts[:2] if n)
 
 
+def about_text(duration_s: float) -> str:
+    """Return an estimated duration for people, no finer than it can be known: `7 h`, `50 min`, `3 d`."""
+    for name, size, step, least in (("d", 86400, 1, 2), ("h", 3600, 1, 2), ("min", 60, 5, 10), ("min", 60, 1, 1)):
+        n = round(duration_s / size / step) * step
+        if n >= least:
+            return f"{n} {name}"
+    return "seconds"
+
+
 def share_text(value: float) -> str:
     """Return a share as per cent with one decimal, as vLLM prints it."""
     return f"{100 * value:.1f} %"

@@ -11,7 +11,7 @@ from math import sqrt
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from kvlogd.curve import FULL, median
+from kvlogd.curve import FULL, median, newest
 from kvlogd.fields import Count, Duration, Points, SignalName
 from kvlogd.ladder import Ladder, Verdict
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
@@ -81,8 +81,7 @@ class LoadTrend:
         if fresh:
             self._taken = window.count
             closed = False
-            newest = window.recent if fresh >= len(window.recent) else list(window.recent)[-fresh:]
-            for stats in newest:
+            for stats in newest(window.recent, fresh):
                 closed |= self._ladder.observe(stats, window.interval_s, window.run.kv_tokens)
             if closed:
                 self._judgement = self._look(window)
@@ -95,7 +94,9 @@ class LoadTrend:
         if window.has_connector:
             verdicts = [v for v in verdicts if v.at_s - v.since_s >= LEASED_STRETCH_S]
         if verdicts:
-            return _finding(window, max(verdicts, key=lambda v: v.rung.by * v.rung.blocks))
+            found = _finding(window, max(verdicts, key=lambda v: v.rung.by * v.rung.blocks))
+            # the value is the signal's own change an hour, with its sign
+            return found if self._params.signal == "kv_usage" else found._replace(value=-(found.value or 0.0))
         if self._ladder.compared:
             return Clear()
         return Abstained("no stretch of this run has the same load as its first one yet, with room in the pool")
@@ -153,7 +154,7 @@ class PlainTrend:
         if moved < (self._params.by_at_least or 0.0) or sign * kendall_z(self._points) < 3.0:
             return Clear()
         return Finding(
-            self._points[0][0], sign * slope * 3600, {"moved": sign * moved, "slope_per_h": sign * slope * 3600}
+            self._points[0][0], slope * 3600, {"moved": sign * moved, "slope_per_h": sign * slope * 3600}
         )
 
 
