@@ -19,6 +19,8 @@ from kvlogd.model import (
     Severity,
 )
 
+LOUDNESS = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
+
 
 class Timing(Protocol):
     """What of a rule decides when its alert changes."""
@@ -43,7 +45,7 @@ class Standing(NamedTuple):
     entered_s: float
     since_s: float
     seen_s: float
-    """Time of the last judgement that found it."""
+    """Time of the last judgement, whatever it was."""
     true_for_s: float
     """For how long it has been found without a break, time without data left out."""
     clear_since_s: float | None
@@ -82,8 +84,7 @@ def step(
     """Given an alert and the next judgement, return what it is now and what people may see of the change."""
     if isinstance(judgement, Abstained | NoEvidence):
         if rule.no_data is NoData.HOLD:
-            # the silence is nobody's: it must not count as time in which the condition held
-            return standing._replace(seen_s=at_s), ()
+            return _held(standing, at_s), ()
         judgement = (
             Clear() if rule.no_data is NoData.OK else Finding(standing.since_s, standing.value, standing.evidence)
         )
@@ -92,13 +93,23 @@ def step(
     return _cleared(rule, standing, at_s)
 
 
+def _held(standing: Standing, at_s: float) -> Standing:
+    """Let time pass that is nobody's: it counts neither as time of the fault nor as time since its end."""
+    if standing.clear_since_s is None:
+        return standing._replace(seen_s=at_s)
+    silent_s = max(0.0, at_s - standing.seen_s)
+    return standing._replace(seen_s=at_s, clear_since_s=standing.clear_since_s + silent_s)
+
+
 def _found(
     rule: Timing, standing: Standing, finding: Finding, at_s: float
 ) -> tuple[Standing | None, tuple[AlertEvent, ...]]:
     severity = finding.severity or rule.severity
+    if standing.state is AlertState.FIRING:
+        severity = max(severity, standing.severity, key=LOUDNESS.index)  # who flaps between two is told once
     now = standing._replace(
         seen_s=at_s,
-        true_for_s=standing.true_for_s + (at_s - standing.seen_s),
+        true_for_s=standing.true_for_s + max(0.0, at_s - standing.seen_s),
         clear_since_s=None,
         value=finding.value,
         evidence=finding.evidence,
@@ -118,7 +129,8 @@ def _found(
 def _cleared(rule: Timing, standing: Standing, at_s: float) -> tuple[Standing | None, tuple[AlertEvent, ...]]:
     if standing.state is AlertState.PENDING:
         return None, ()
-    clear_since_s = at_s if standing.clear_since_s is None else standing.clear_since_s
+    # where the clock has gone back, the time since the end begins anew
+    clear_since_s = at_s if standing.clear_since_s is None else min(at_s, standing.clear_since_s)
     if at_s - clear_since_s < rule.keep_firing_for_s:
         return standing._replace(clear_since_s=clear_since_s, seen_s=at_s), ()
     return None, end(standing, at_s, "cleared")

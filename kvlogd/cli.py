@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(error: KvlogdError) -> None:
-    print(f"kvlogd: {error}", file=sys.stderr)
+    for line in str(error).splitlines():
+        print(f"kvlogd: {line}", file=sys.stderr)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -67,12 +68,18 @@ def _add_replay(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     replay.add_argument("--db", type=Path, metavar="FILE", help="keep the history in this DuckDB file")
     replay.add_argument("--rules", type=Path, metavar="DIR", help="rules of this folder beside the shipped ones")
     replay.add_argument("--json", action="store_true", help="one JSON object a line: alerts, then a summary")
-    replay.add_argument("--year", type=int, metavar="Y", help="year of the first stamp (vLLM prints none)")
+    replay.add_argument("--year", type=_year, metavar="Y", help="year of the first stamp (vLLM prints none)")
     replay.add_argument("--timezone", metavar="TZ", help="zone of the stamps, e.g. UTC, Europe/Berlin, +02:00")
     replay.add_argument("--gpu-csv", type=Path, metavar="F", help="output of nvidia-smi --query-gpu=… --format=csv")
     replay.add_argument("--host-csv", type=Path, metavar="F", help="CSV with the columns ts,rss_mib")
     replay.add_argument("--report", type=Path, metavar="F.html", help="write a page with charts")
     replay.set_defaults(run=_replay)
+
+
+def _year(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1970 <= int(text) <= 2999):
+        raise argparse.ArgumentTypeError(f"{text} is no year like 2026")
+    return int(text)
 
 
 def _replay(arguments: argparse.Namespace) -> int:
@@ -85,7 +92,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     folders = [shipped_folder(), *([arguments.rules] if arguments.rules else [])]
     rules = load_rules(folders)
     options = replaying.Options(
-        zone(arguments.timezone) if arguments.timezone else HOST_ZONE,
+        zone(arguments.timezone) if arguments.timezone is not None else HOST_ZONE,
         arguments.year,
         arguments.db,
         arguments.gpu_csv,
@@ -97,7 +104,11 @@ def _replay(arguments: argparse.Namespace) -> int:
         if arguments.report:
             from kvlogd.report import write_report
 
-            write_report(arguments.report, outcome, store, rules)
+            try:
+                write_report(arguments.report, outcome, store, rules)
+            except KvlogdError as unwritten:
+                # what was found is told all the same
+                outcome = outcome._replace(errors=[*outcome.errors, unwritten])
     told = json_lines(outcome) if arguments.json else text_blocks(outcome, rules, arguments.db, _colour())
     for line in told:
         print(line)
@@ -153,6 +164,10 @@ def _add_rules(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     for verb in (listing, show):
         verb.add_argument("--rules", type=Path, metavar="DIR")
     listing.add_argument("--json", action="store_true")
+    test = verbs.add_parser("test", help="run the tests of the shipped rules and of --rules DIR, or of some files")
+    test.add_argument("files", nargs="*", type=Path, metavar="FILE")
+    test.add_argument("--rules", type=Path, metavar="DIR")
+    test.set_defaults(run=_rules_test)
     listing.set_defaults(run=_rules_list)
     show.set_defaults(run=_rules_show)
 
@@ -188,3 +203,27 @@ def _rules_show(arguments: argparse.Namespace) -> int:
     for kind in rule.kinds():
         print(f"\n{about(kind)}")
     return FINE
+
+
+def _rules_test(arguments: argparse.Namespace) -> int:
+    from kvlogd.rules import load_rules, shipped_folder
+    from kvlogd.ruletest import run_file
+
+    folders = [shipped_folder(), *([arguments.rules] if arguments.rules else [])]
+    rules = {rule.id: rule for rule in load_rules(folders)}
+    places = [place for folder in folders for place in (folder, folder / "tests")]
+    files = arguments.files or sorted(path for place in places for path in place.glob("*.test.yaml"))
+    passed = failed = skipped = 0
+    for path in files:
+        for result in run_file(path, rules):
+            passed += not result.faults and not result.skipped
+            failed += bool(result.faults)
+            skipped += bool(result.skipped)
+            if result.faults or result.skipped:
+                print(f"{'FAILED' if result.faults else 'skipped'}  {result.rule}: {result.case}")
+            for fault in [*result.faults, *([result.skipped] if result.skipped else [])]:
+                print(f"    {fault}")
+            if result.chart:
+                print(result.chart)
+    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
+    return FOUND if failed else FINE

@@ -1,5 +1,6 @@
 """The config file: frozen, unknown keys refused, defaults that work with no file at all."""
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -7,9 +8,9 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from kvlogd.errors import ConfigError
-from kvlogd.fields import Duration
+from kvlogd.fields import Duration, Span
 from kvlogd.model import Severity
-from kvlogd.yamlfile import FaultsError, checked, load
+from kvlogd.yamlfile import Document, FaultsError, checked, load
 
 PLACES = (Path("/etc/kvlogd/kvlogd.yaml"), Path("config/kvlogd.yaml"))
 """Where the config is looked for when no file is named."""
@@ -40,6 +41,23 @@ def _label(text: str) -> str:
 Name = Annotated[str, AfterValidator(_label)]
 
 
+def _secret_name(text: str) -> str:
+    # a URL that was put here by mistake must not come back in the message
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}", text):
+        raise ValueError("must be the name of the variable or credential that holds the URL, not the URL")
+    return text
+
+
+def _secret_file(path: Path) -> Path:
+    if not path.is_absolute():
+        raise ValueError("must be the absolute path of a file that holds the URL, not the URL")
+    return path
+
+
+SecretName = Annotated[str, AfterValidator(_secret_name)]
+SecretFile = Annotated[Path, AfterValidator(_secret_file)]
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -66,15 +84,15 @@ class SamplerConfig(_Frozen):
     """How often a device or the host is looked at."""
 
     enabled: Switch = Enabled.AUTO
-    every: Duration = 30.0
+    every: Span = 30.0
 
 
 class StoreConfig(_Frozen):
     """Where the history lies and how long it is kept."""
 
     path: Path = Path("/var/lib/kvlogd/kvlogd.duckdb")
-    keep_raw: Duration = 30 * 86400.0
-    keep_minutes: Duration = 400 * 86400.0
+    keep_raw: Span = 30 * 86400.0
+    keep_minutes: Span = 400 * 86400.0
 
 
 class OverrideConfig(_Frozen):
@@ -96,11 +114,11 @@ class ChannelConfig(_Frozen):
     """Where alerts go. The URL is a secret: it stands in a file, an environment variable or a credential."""
 
     name: Name
-    url_file: Path | None = None
-    url_env: str | None = None
-    credential: str | None = None
+    url_file: SecretFile | None = None
+    url_env: SecretName | None = None
+    credential: SecretName | None = None
     severities: tuple[Severity, ...] = (Severity.CRITICAL, Severity.WARNING)
-    repeat_every: Duration = 4 * 3600.0
+    repeat_every: Span = 4 * 3600.0
 
     @model_validator(mode="after")
     def _one_secret(self) -> "ChannelConfig":
@@ -128,6 +146,12 @@ class Config(_Frozen):
         return self
 
 
+def example_file() -> Path:
+    """Return where the commented example lies: in the installed package, else in the checkout."""
+    inside = Path(__file__).parent / "shipped" / "config" / "kvlogd.yaml"
+    return inside if inside.is_file() else Path(__file__).parent.parent / "config" / "kvlogd.yaml"
+
+
 def load_config(path: Path | None = None) -> Config:
     """Return the config of a file, or of the first that is there, or the defaults. Raises ConfigError, FaultsError."""
     if path is None:
@@ -140,12 +164,13 @@ def load_config(path: Path | None = None) -> Config:
     try:
         return checked(document, document.value, (), Config)
     except FaultsError as error:
-        raise FaultsError([_secret_mend(fault) for fault in error.all]) from error
+        raise FaultsError([_secret_mend(document, fault) for fault in error.all]) from error
 
 
-def _secret_mend(fault: ConfigError) -> ConfigError:
+def _secret_mend(document: Document, fault: ConfigError) -> ConfigError:
     """Say where a channel's URL belongs to somebody who wrote it into the config."""
-    if fault.what != "unknown key url":
+    urls = {document.where(place) for place in document.lines if place[:1] == ("channels",) and place[2:] == ("url",)}
+    if fault.what != "unknown key url" or fault.where not in urls:
         return fault
     mend = "a URL is a secret: write url_file, url_env or credential"
     return ConfigError("url does not belong here", where=fault.where, mend=mend)

@@ -6,7 +6,9 @@ windows; evidence is counted in records and request turnovers, so that the same 
 log of 2 s records and one of days in a log of 10 s records.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Sequence
+from itertools import pairwise
 from math import log, sqrt
 from typing import NamedTuple
 
@@ -14,6 +16,16 @@ from kvlogd.model import Stats
 
 FULL = 0.97
 """Usage from which on the pool's ceiling censors the curve."""
+PRINT_STEP = 0.001
+"""vLLM prints the usage with one decimal of a per cent."""
+FLOOR = 0.7
+"""A leak is in every record: the lowest usage seen is at least this share of it."""
+DROP = 0.0015
+"""A fall of the idle usage that is more than rounding: something gives blocks back by itself."""
+NEAR = 6.0
+"""Spells nearer than so many records are one: their usage hangs together."""
+KEPT = 400
+"""Spells that are remembered of a whole run, evenly thinned out."""
 _BINS = [min(r, 8) if r <= 8 else min(43, 8 + int(log(r / 8) / log(1.15))) for r in range(4096)]
 
 
@@ -103,7 +115,7 @@ def _cell(group: list[tuple[float, int]]) -> Cell:
     n = len(group)
     if n == 1:
         return Cell(group[0][0], group[0][1], 0.05, 1)
-    steps = sorted([abs(b[0] - a[0]) for a, b in zip(group, group[1:], strict=False)])
+    steps = sorted([abs(b[0] - a[0]) for a, b in pairwise(group)])
     running = sum([r for _, r in group]) / n
     group.sort()
     # successive differences of independent noise are sqrt(2) wider than the noise
@@ -118,31 +130,34 @@ class Point(NamedTuple):
     running: float
 
 
-def points_of(blocks: Sequence[Block], least_rows: int, short: bool) -> dict[int, Point]:
+def points_of(blocks: Sequence[Block], least_rows: int, short: bool, wanted: Collection[int] = ()) -> dict[int, Point]:
     """Return the curve of a stretch: for each load that enough of its blocks saw, the median usage.
 
     In a `short` stretch there are too few blocks to tell their spread by: the records' own noise stands in for it.
+    With `wanted`, only those loads are looked at.
     """
-    rows: dict[int, list[Cell]] = {}
+    rows: dict[int, list[Cell]] = {key: [] for key in wanted}
     for block in blocks:
         for key, cell in block.cells.items():
-            rows.setdefault(key, []).append(cell)
+            if key in rows:
+                rows[key].append(cell)
+            elif not wanted:
+                rows[key] = [cell]
     return {key: _point(cells, short) for key, cells in rows.items() if len(cells) >= least_rows}
 
 
 def _point(cells: list[Cell], short: bool) -> Point:
-    running = sum([cell.running for cell in cells]) / len(cells)
+    n = len(cells)
+    columns = list(zip(*cells, strict=True))
+    usages = sorted(columns[0])
+    usage = median(usages)
+    running = sum(columns[1]) / n
     if short:
-        records = sum([cell.records for cell in cells])
-        noise = median(sorted([cell.noise for cell in cells]))
-        usage = median(sorted([cell.usage for cell in cells]))
-        return Point(usage, max(noise, 0.0005) * 1.25 / sqrt(max(1.0, records / 2)), running)
-    usages = sorted(cell.usage for cell in cells)
-    middle = median(usages)
-    spread = median(sorted(abs(usage - middle) for usage in usages))
+        noise = median(sorted(columns[2]))
+        return Point(usage, max(noise, 0.0005) * 1.25 / sqrt(max(1.0, sum(columns[3]) / 2)), running)
+    spread = median(sorted([abs(u - usage) for u in usages]))
     # blocks next to each other are not independent: half of them count
-    error = max(1.4826 * spread, 0.0005) * 1.25 / sqrt(max(1.0, len(cells) / 2))
-    return Point(middle, error, running)
+    return Point(usage, max(1.4826 * spread, 0.0005) * 1.25 / sqrt(max(1.0, n / 2)), running)
 
 
 def median(ordered: Sequence[float]) -> float:
@@ -169,17 +184,17 @@ class Stretch(NamedTuple):
     prompted: float
 
 
-def stretch_of(blocks: Sequence[Block], least_rows: int, short: bool) -> Stretch:
-    """Return what a run of blocks says together."""
+def stretch_of(blocks: Sequence[Block], least_rows: int, short: bool, wanted: Collection[int] = ()) -> Stretch:
+    """Return what a run of blocks says together, at all loads or those wanted."""
     prompt = sum([block.prompt_tokens for block in blocks])
     generation = sum([block.generation_tokens for block in blocks])
     hits = [block.hit_rate for block in blocks if block.hit_rate is not None]
     return Stretch(
         blocks[0].start_s,
         blocks[-1].end_s,
-        points_of(blocks, least_rows, short),
+        points_of(blocks, least_rows, short, wanted),
         min([block.least_usage for block in blocks]),
-        log(prompt / generation) if prompt > 0 and generation > 0 else None,
+        log(prompt) - log(generation) if prompt > 0 and generation > 0 else None,
         sum(hits) / len(hits) if hits else None,
         sum([block.mean_usage for block in blocks]) / len(blocks),
         sum([block.fresh_tokens for block in blocks]),
@@ -193,6 +208,8 @@ class Shift(NamedTuple):
 
     shift: float
     """What can be a leak: the least of all that bounds it, 0 or more."""
+    seen: float
+    """The same, were it not for the lowest usage: that keeps a step back until the whole stretch lies after it."""
     intercept: float
     error: float
     """Standard error of the intercept, in the same unit."""
@@ -202,6 +219,8 @@ class Shift(NamedTuple):
     bins: int
     lowest_running: float
     highest_running: float
+    before: float
+    """Usage of the reference at the compared loads, on average."""
 
 
 def compare(now: Stretch, reference: Stretch) -> Shift | None:
@@ -219,9 +238,11 @@ def compare(now: Stretch, reference: Stretch) -> Shift | None:
     mean = sum(wi * di for wi, di in zip(w, d, strict=True)) / total
     intercept, error = _intercept(x, d, w, total, mean)
     bound = min(intercept, mean, 1.5 * max(d[0], 0.0)) if error < mean else mean
+    before = sum([reference.points[k].usage for k in common]) / len(common)
     # a leak is in every record: it cannot be larger than the lowest usage seen
-    shift = max(0.0, min(bound, now.least_usage / 0.7))
-    return Shift(shift, intercept, error, mean, 1 / sqrt(total), min(d), len(common), x[0], x[-1])
+    shift = max(0.0, min(bound, now.least_usage / FLOOR))
+    seen = max(0.0, bound)
+    return Shift(shift, seen, intercept, error, mean, 1 / sqrt(total), min(d), len(common), x[0], x[-1], before)
 
 
 def _intercept(x: list[float], d: list[float], w: list[float], total: float, mean: float) -> tuple[float, float]:
@@ -235,3 +256,87 @@ def _intercept(x: list[float], d: list[float], w: list[float], total: float, mea
     chi2 = sum(wi * (di - intercept - slope * xi) ** 2 for wi, xi, di in zip(w, x, d, strict=True))
     inflate = sqrt(max(1.0, chi2 / (len(x) - 2)))
     return intercept, sqrt(1 / total + x_mean**2 / sxx) * inflate
+
+
+class Spell(NamedTuple):
+    """An idle spell, or some close together: the lowest usage in it."""
+
+    start_s: float
+    end_s: float
+    usage: float
+
+
+class Spells:
+    """The idle spells of one run: the latest whole, older ones thinned out, and the stretch that stays raised."""
+
+    def __init__(self, rises_by: float) -> None:
+        self._rises_by = rises_by
+        self._worked = True
+        self._stride = 1
+        self.count = 0
+        self.lowest: float | None = None
+        self.at_lowest = 0
+        """Spells that were at the lowest usage, but for rounding."""
+        self.past: list[Spell] = []
+        """Finished spells, oldest first, each `stride`-th of them."""
+        self.latest: deque[Spell] = deque(maxlen=41)
+        self.raised: list[Spell] = []
+        """Spells since the usage was last near the lowest, thinned out like `past`."""
+        self.last_drop: int | None = None
+        """Number of the spell that last fell below the one before it."""
+
+    def observe(self, stats: Stats, interval_s: float | None) -> bool:
+        """Take in a record; return whether it was idle."""
+        if stats.running or stats.waiting:
+            self._worked = True
+            return False
+        worked = self._worked or stats.prompt_tps > 0 or stats.generation_tps > 0
+        self._worked = False
+        usage = stats.kv_usage
+        last = self.latest[-1] if self.latest else None
+        if last is not None and (not worked or stats.ts_s - last.start_s < NEAR * (interval_s or 10.0)):
+            self._extend(last, stats.ts_s, usage)
+        else:
+            self._begin(last, Spell(stats.ts_s, stats.ts_s, usage))
+        return True
+
+    def _extend(self, last: Spell, at_s: float, usage: float) -> None:
+        spell = Spell(last.start_s, at_s, min(last.usage, usage))
+        self.latest[-1] = spell
+        if usage < last.usage - DROP:
+            self.last_drop = self.count
+        self._level(spell, anew=False)
+
+    def _begin(self, last: Spell | None, spell: Spell) -> None:
+        if last is not None:
+            if spell.usage < last.usage - DROP:
+                self.last_drop = self.count + 1
+            if self.count % self._stride == 0:
+                self.past.append(last)
+            if len(self.past) > KEPT:
+                self.past, self._stride = self.past[::2], 2 * self._stride
+        self.count += 1
+        self.latest.append(spell)
+        self._level(spell, anew=True)
+
+    def _level(self, spell: Spell, *, anew: bool) -> None:
+        if self.lowest is None or spell.usage < self.lowest - DROP:
+            self.at_lowest = 0
+        if self.lowest is None or spell.usage < self.lowest:
+            self.lowest = spell.usage
+        self.at_lowest += spell.usage <= self.lowest + DROP
+        if spell.usage < self.lowest + self._rises_by - 1e-9:
+            self.raised = []
+        elif anew or not self.raised:
+            self.raised.append(spell)
+            if len(self.raised) > KEPT:
+                self.raised = self.raised[:1] + self.raised[2::2]
+        else:
+            self.raised[-1] = spell
+
+
+def climbs(raised: Sequence[Spell]) -> bool:
+    """Return whether each third of some spells lies wholly above the third before."""
+    n = len(raised)
+    least = [min(s.usage for s in raised[i * n // 3 : (i + 1) * n // 3]) for i in range(3)]
+    return all(b >= a + 2 * PRINT_STEP for a, b in pairwise(least))

@@ -6,7 +6,7 @@ Does not promise: to see a restart that prints nothing, keeps its process id and
 """
 
 from collections.abc import Iterable, Mapping
-from itertools import count
+from itertools import chain, count
 
 from kvlogd.model import Engine, Event, EventKind, Run, Stats
 
@@ -75,6 +75,12 @@ class Server:
         self.has_connector = False
         self.starting_s: float | None = None
         """When the first start-up line of this life stood in the log; None for a life seen from its middle."""
+        self.starting_pid: int | None = None
+        """Which process wrote it: most often the one that will write the records."""
+        self.has_front = False
+        """Its start-up lines come from another process than its records."""
+        self.before: tuple[dict[str, float | str], bool] = ({}, False)
+        """Facts and connector of the life before, in case it has not ended."""
         self.ending: str | None = None
         """Why the present life ends, if its log says so: `crash` or `stop`."""
         self.last_s = float("-inf")
@@ -99,7 +105,12 @@ class Fleet:
 
     def life_of(self, stats: Stats) -> Life:
         """Return the life that a stats record belongs to, beginning one where the process is new."""
-        server = self._by_pid.get(stats.pid) or self._meet(stats.pid, stats.ts_s)
+        server = self._by_pid.get(stats.pid)
+        if server is None:
+            server = self._meet(stats.pid, stats.ts_s)
+            server.has_front |= server.starting_pid not in (None, stats.pid)
+        elif not server.lives and not server.has_front and server.starting_pid not in (None, stats.pid):
+            self._part(server)
         server.last_s = stats.ts_s
         key = (stats.engine_index or 0) if stats.engines is None else None
         life = server.lives.get(key)
@@ -146,23 +157,35 @@ class Fleet:
             if unbound or ts_s - server.last_s > CONCURRENT_S or server.ending:
                 if not unbound:
                     self._end(server, server.ending or "restart", ts_s)
+                # a process taken for dead that speaks again is no part of its successor
+                self._by_pid = {known: of for known, of in self._by_pid.items() if of is not server}
                 self._by_pid[pid] = server
                 server.pid = pid
                 return server
         return self._add(pid)
 
     def _add(self, pid: int | None) -> Server:
-        number = len(self._servers) + 1
-        server = Server(self.source if number == 1 else f"{self.source}~{number}", pid)
+        taken = {server.name for server in self._servers}
+        names = chain([self.source], (f"{self.source}~{number}" for number in count(2)))
+        server = Server(next(name for name in names if name not in taken), pid)
         self._servers.append(server)
         self._by_pid[pid] = server
         return server
+
+    def _part(self, server: Server) -> None:
+        """Give the start-up lines of another process to a server of its own: this one goes on beside it."""
+        other = self._add(server.starting_pid)
+        other.starting_s, other.facts, other.has_connector = server.starting_s, server.facts, server.has_connector
+        server.starting_s = server.starting_pid = None
+        server.facts, server.has_connector = server.before
 
     def _starting(self, server: Server, event: Event) -> None:
         if server.lives:
             self._end(server, server.ending or "restart", event.ts_s)
         if server.starting_s is None:
             server.starting_s = event.ts_s
+        if event.kind is not EventKind.ENGINE_START:  # the engine core has a process of its own
+            server.starting_pid = event.pid
 
     def _end(self, server: Server, reason: str, ts_s: float | None) -> None:
         """End the present life of a server's engines; its facts go with it."""
@@ -171,11 +194,12 @@ class Fleet:
             life.run = life.run._replace(ended_s=ended_s, end_reason=reason)
             self.changed_runs[life.run.run_id] = life.run
             self.ended.append(life)
+        server.before = server.facts, server.has_connector
         server.lives = {}
         server.facts = {}
         server.has_connector = False
         server.ending = None
-        server.starting_s = None
+        server.starting_s = server.starting_pid = None
 
     def _begin(self, server: Server, index: int | None, stats: Stats) -> Life:
         label = f"{server.name}/{'all' if index is None else index}"

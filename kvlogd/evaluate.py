@@ -1,37 +1,31 @@
 """Rules at work: the conditions of each rule on one run or source, combined, and the alert that comes of them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from kvlogd import alerts
 from kvlogd.alerts import Standing
 from kvlogd.engines import Life
 from kvlogd.kinds import KINDS
-from kvlogd.model import Abstained, AlertEvent, AlertKey, Clear, Finding, Judgement, NoEvidence, Per
+from kvlogd.model import Abstained, AlertEvent, AlertKey, Clear, Finding, Judgement, NoData, NoEvidence, Per
 from kvlogd.rules import AllOf, Condition, Leaf, Rule
 from kvlogd.window import SourceWindow, Window
 
 CLEAR = Clear()
 
 
-class _Node:
-    """One condition of a rule with its evaluators: a leaf, or others combined."""
+Judge = Callable[[Any, float], Judgement]
+"""Judges a window (of a run, or of a source) at a time."""
 
-    def __init__(self, condition: Condition) -> None:
-        self.all = isinstance(condition, AllOf)
-        self.evaluator = KINDS[condition.kind].make(condition.params) if isinstance(condition, Leaf) else None
-        self.parts = [] if isinstance(condition, Leaf) else [_Node(part) for part in condition.parts]
 
-    def judge(self, window: Window, at_s: float) -> Judgement:
-        if self.evaluator is not None:
-            judgement: Judgement = self.evaluator.judge(window, at_s)
-            return judgement
-        return combined(self.all, (part.judge(window, at_s) for part in self.parts))
-
-    def judge_source(self, source: SourceWindow, at_s: float) -> Judgement:
-        if self.evaluator is not None:
-            judgement: Judgement = self.evaluator.judge_source(source, at_s)
-            return judgement
-        return combined(self.all, (part.judge_source(source, at_s) for part in self.parts))
+def judge_of(condition: Condition, method: str) -> Judge:
+    """Return the evaluators of a condition, combined; `method` is what they judge by: a run or a source."""
+    if isinstance(condition, Leaf):
+        judge: Judge = getattr(KINDS[condition.kind].make(condition.params), method)
+        return judge
+    need_all = isinstance(condition, AllOf)
+    parts = [judge_of(part, method) for part in condition.parts]
+    return lambda window, at_s: combined(need_all, (part(window, at_s) for part in parts))
 
 
 def combined(need_all: bool, judgements: Iterator[Judgement]) -> Judgement:
@@ -45,6 +39,13 @@ def combined(need_all: bool, judgements: Iterator[Judgement]) -> Judgement:
     return next((one for one in seen if isinstance(one, Abstained)), None) or next(
         (one for one in seen if isinstance(one, NoEvidence)), CLEAR
     )
+
+
+def excused(judgement: Judgement, excuses: Iterable[Judgement]) -> Judgement:
+    """Return a judgement, or that all is clear where it is a finding and one of its excuses holds for certain."""
+    if isinstance(judgement, Finding) and any(isinstance(excuse, Finding) for excuse in excuses):
+        return CLEAR
+    return judgement
 
 
 def _merged(found: Sequence[Finding]) -> Finding:
@@ -62,14 +63,17 @@ class _AtWork:
         self.key = key
         self.source = source
         self.engine_index = engine_index
-        self.when = _Node(rule.when)
-        self.unless = [_Node(condition) for condition in rule.unless]
+        method = "judge_source" if rule.per is Per.SOURCE else "judge"
+        self.when = judge_of(rule.when, method)
+        self.unless = [judge_of(condition, method) for condition in rule.unless]
         self.standing: Standing | None = None
         self.last: Judgement = NoEvidence()
 
     def step(self, judgement: Judgement, at_s: float) -> tuple[AlertEvent, ...]:
         self.last = judgement
         if self.standing is None:
+            if isinstance(judgement, Abstained | NoEvidence) and self.rule.no_data is NoData.ALERT:
+                judgement = Finding(at_s, None, {})
             if not isinstance(judgement, Finding):
                 return ()
             self.standing = alerts.start(self.rule, self.key, self.source, self.engine_index, judgement, at_s)
@@ -107,23 +111,14 @@ class Bench:
             new.standing = old.standing
         return fresh
 
-    def judge(self, window: Window, at_s: float) -> list[AlertEvent]:
-        """Evaluate all rules on a run at a time; return what changed."""
+    def judge(self, window: Window | SourceWindow, at_s: float) -> list[AlertEvent]:
+        """Evaluate all rules on the run or source of this scope at a time; return what changed."""
         events: list[AlertEvent] = []
         for work in self._works:
-            judgement = work.when.judge(window, at_s)
-            if isinstance(judgement, Finding) and any(
-                isinstance(unless.judge(window, at_s), Finding) for unless in work.unless
-            ):
-                judgement = CLEAR
+            judgement = work.when(window, at_s)
+            if work.unless:
+                judgement = excused(judgement, (excuse(window, at_s) for excuse in work.unless))
             events += work.step(judgement, at_s)
-        return events
-
-    def judge_source(self, source: SourceWindow, at_s: float) -> list[AlertEvent]:
-        """Evaluate all rules on a source at a time; return what changed."""
-        events: list[AlertEvent] = []
-        for work in self._works:
-            events += work.step(work.when.judge_source(source, at_s), at_s)
         return events
 
     def end(self, at_s: float, reason: str) -> list[AlertEvent]:

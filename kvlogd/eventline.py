@@ -10,13 +10,14 @@ from kvlogd import grammar
 from kvlogd.grammar import Line
 from kvlogd.model import Event, EventKind
 
-_NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
+_NUMBER = re.compile(rb"-?\d{1,15}(?:\.\d{1,20})?")
 _LABEL = re.compile(r"[^A-Za-z0-9._+-]")
 
 
-def clean_label(text: bytes) -> str:
-    """Return a model name fit for a store and a terminal: the last path component, 64 harmless characters."""
-    return _LABEL.sub("_", text.decode("utf-8", "replace").rstrip("/").rsplit("/", 1)[-1])[:64]
+def clean_label(text: bytes | None) -> str | None:
+    """Return a name fit for a store and a terminal: its last path component, 64 harmless characters; None for none."""
+    last = (text or b"").decode("utf-8", "replace").rstrip("/").rsplit("/", 1)[-1]
+    return _LABEL.sub("_", last)[:64] or None
 
 
 def engine_index(body: bytes) -> tuple[int | None, bytes]:
@@ -50,7 +51,6 @@ def first_of(
         match = line.pattern.match(body)
         if match is not None:
             named = match.groupdict()
-            version = named.get("version")
             numbers = _numbers(line, match)
             model = grammar.CONFIG_MODEL.search(named.get("config") or b"")
             return Event(
@@ -59,7 +59,7 @@ def first_of(
                 pid,
                 index,
                 numbers,
-                clean_label(version) if version else None,
+                clean_label(named.get("version")),
                 clean_label(model[1]) if model else None,
             )
     return None
@@ -69,20 +69,23 @@ def _numbers(line: Line, match: re.Match[bytes]) -> dict[str, float]:
     """Return the numbers of an event line under their allow-listed names."""
     named = set(match.re.groupindex.values())
     plain = [match[i] for i in range(1, match.re.groups + 1) if i not in named]
-    numbers = {
-        name: float(text.replace(b",", b"")) for name, text in zip(line.names, plain, strict=False) if text is not None
-    }
     groups = match.groupdict()
+    found = [(name, _number(text)) for name, text in zip(line.names, plain, strict=False)]
+    if groups.get("rate"):
+        found.append(("acceptance_pct", _number(groups["rate"])))
+    found += [(f"per_pos_{i}", _number(text)) for i, text in enumerate((groups.get("list") or b"").split(b", "))]
+    numbers = {name: number for name, number in found if number is not None}
     if groups.get("config"):
         numbers |= _config_numbers(groups["config"])
     if groups.get("pairs"):
         numbers |= _transfer_numbers(groups["pairs"])
-    if groups.get("rate"):
-        numbers["acceptance_pct"] = float(groups["rate"])
-    for i, text in enumerate((groups.get("list") or b"").split(b", ")):
-        if text:
-            numbers[f"per_pos_{i}"] = float(text)
     return numbers
+
+
+def _number(text: bytes | None) -> float | None:
+    """Return a number of a line, thousands commas left out; None where it only looks like one."""
+    digits = (text or b"").replace(b",", b"")
+    return float(digits) if _NUMBER.fullmatch(digits) else None
 
 
 def _config_numbers(config: bytes) -> dict[str, float]:
@@ -100,7 +103,8 @@ def _config_numbers(config: bytes) -> dict[str, float]:
 def _transfer_numbers(pairs: bytes) -> dict[str, float]:
     numbers = {}
     for pair in pairs.split(b", "):
-        key, _, value = pair.partition(b"=")
-        if key in grammar.TRANSFER_KEYS and _NUMBER.fullmatch(value):
-            numbers[key.decode()] = float(value)
+        key, _, text = pair.partition(b"=")
+        value = _number(text) if key in grammar.TRANSFER_KEYS else None
+        if value is not None:
+            numbers[key.decode()] = value
     return numbers

@@ -1,31 +1,35 @@
-"""The types of a rule's parameters: written with units in YAML, floats in the code."""
+"""The types of parameters and settings: written with units in YAML, floats in the code.
 
+A value that `yamlfile.checked` validates carries a context, and must name its unit; what the code itself passes
+(`Params(over=600.0)`) carries none, and may be a bare float.
+"""
+
+from collections.abc import Callable
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
 from kvlogd import quantity
 from kvlogd.quantity import Unit
 from kvlogd.window import SIGNALS, SOURCE_SIGNALS
 
 
-def _duration(value: object) -> float:
-    return quantity.seconds(value) if isinstance(value, str) else _plain(value, "a duration like 5m")
+def _read_by(parse: Callable[[str], float], wanted: str) -> BeforeValidator:
+    def read(value: object, info: ValidationInfo) -> float:
+        if isinstance(value, str):
+            return parse(value)
+        # `5.0` in a file has no unit, and `.nan` is no number
+        if isinstance(value, float) and info.context is None:
+            return value
+        raise ValueError(f"needs a unit: write {wanted}")
+
+    return BeforeValidator(read)
 
 
-def _share(value: object) -> float:
-    return quantity.share(value) if isinstance(value, str) else _plain(value, "a share like 10% or 3 points")
-
-
-def _per_time(value: object) -> float:
-    return quantity.per_second(value) if isinstance(value, str) else _plain(value, "a rate like 5/min")
-
-
-def _plain(value: object, wanted: str) -> float:
-    """Let the code's own defaults through; a bare number in a file has no unit and is refused."""
-    if isinstance(value, float):
-        return value
-    raise ValueError(f"needs a unit: write {wanted}")
+def _some_time(value: float) -> float:
+    if value <= 0:
+        raise ValueError("must be longer than nothing: write a duration like 5m")
+    return value
 
 
 def _count(value: object) -> int:
@@ -46,12 +50,18 @@ def _quantity(value: object) -> str:
     return str(value)
 
 
-Duration = Annotated[float, BeforeValidator(_duration)]
-"""Seconds."""
-Points = Annotated[float, BeforeValidator(_share)]
+Duration = Annotated[float, _read_by(quantity.seconds, "a duration like 5m")]
+"""Seconds, 0 included."""
+Span = Annotated[Duration, AfterValidator(_some_time)]
+"""Seconds, more than none: what something is divided by or repeated after."""
+Points = Annotated[float, _read_by(quantity.share, "a share like 10% or 3 points")]
 """A share 0..1, written as `3 points` or `10%`."""
-PerTime = Annotated[float, BeforeValidator(_per_time)]
-"""So many a second."""
+PerTime = Annotated[float, _read_by(quantity.per_second, "a rate like 5/min")]
+"""So many events a second."""
+PointsPerTime = Annotated[float, _read_by(quantity.share_per_second, "a rate like 0.5 points/h")]
+"""Which share a second."""
+Size = Annotated[float, _read_by(quantity.size_bytes, "a size like 64MiB")]
+"""Bytes."""
 Count = Annotated[int, BeforeValidator(_count)]
 SignalName = Annotated[str, BeforeValidator(_signal)]
 AnyQuantity = Annotated[str, BeforeValidator(_quantity)]
@@ -61,6 +71,11 @@ AnyQuantity = Annotated[str, BeforeValidator(_quantity)]
 def unit_of(signal: str) -> Unit:
     """Return the unit of a signal."""
     return SIGNALS[signal].unit if signal in SIGNALS else SOURCE_SIGNALS[signal].unit
+
+
+def is_duration(signal: str) -> bool:
+    """Return whether a signal says for how long something has been so."""
+    return unit_of(signal) is Unit.SECONDS
 
 
 def in_unit_of(signal: str, text: str | None) -> float:

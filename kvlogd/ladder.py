@@ -7,10 +7,10 @@ than the lowest usage seen, and gradual: a new system prompt or one huge request
 
 from collections import deque
 from collections.abc import Sequence
-from math import exp
+from math import sqrt
 from typing import NamedTuple
 
-from kvlogd.curve import Block, Shift, Stretch, block_of, compare, stretch_of
+from kvlogd.curve import FLOOR, PRINT_STEP, Block, Shift, Spells, Stretch, block_of, climbs, compare, stretch_of
 from kvlogd.model import Stats
 
 
@@ -52,8 +52,10 @@ SAME_MIX = 0.15
 """How far the log-ratio of prompt to generated tokens may move where load alone cannot tell (closed loops)."""
 SAME_HITS = 0.08
 FLAT_BY = 0.05
+SPREAD = 0.5
+"""Standard deviation of the requests' sizes, as a share of their mean."""
 OUTLASTS_S = 6600.0
-"""Without the pool's size in tokens one huge request cannot be told from a leak: only stretches that outlast it count."""
+"""Without the pool's size one huge request cannot be told from a leak: only stretches that outlast it count."""
 
 
 class Verdict(NamedTuple):
@@ -109,28 +111,41 @@ class Ladder:
         self._levels = [_LevelState(level) for level in levels]
         self._turnovers = 0.0
         """Of the run so far, as far as the smallest blocks tell."""
+        self._spells = Spells(IDLE.by)
+        self._idle: Verdict | None = None
         self.verdicts: list[Verdict] = []
         self.compared = False
         """Some stretch has been compared with its reference at a load that both saw."""
 
     def observe(self, stats: Stats, interval_s: float | None, kv_tokens: int | None) -> bool:
-        """Take in a record; return whether a block was completed, so that `verdicts` may have changed."""
-        closed = False
+        """Take in a record; return whether `verdicts` may have changed: a block was completed, or the engine idled."""
+        closed = self._spells.observe(stats, interval_s)
+        if closed:
+            self._idle = judge_idle(self._spells)
         for state in self._levels:
             state.pending.append(stats)
             if len(state.pending) >= state.level.records:
                 self._close(state, interval_s or 10.0, kv_tokens)
                 closed = True
         if closed:
+            self._levels = [state for state in self._levels if not self._outgrown(state, kv_tokens)]
             self.verdicts = [r.verdict for s in self._levels for r in s.rungs if r.verdict is not None]
+            if self._idle is not None:
+                self.verdicts.append(self._idle)
         return closed
+
+    def _outgrown(self, state: _LevelState, kv_tokens: int | None) -> bool:
+        """Return whether a level has nothing more to say: the run is too old for all of its rungs."""
+        if any(r.rung.young is None or state.seen <= r.rung.young for r in state.rungs):
+            return False
+        return not kv_tokens or self._turnovers >= WARM_TURNOVERS
 
     def _close(self, state: _LevelState, interval_s: float, kv_tokens: int | None) -> None:
         block = block_of(state.pending, interval_s)
         state.pending = []
         state.seen += 1
         state.balance.append(Balance(block.end_s, block.tokens_each, block.least_running, block.mean_running))
-        if state is self._levels[0] and kv_tokens and self._turnovers < 10.0:
+        if state is self._levels[0] and kv_tokens and self._turnovers < WARM_TURNOVERS:
             self._turnovers += block.fresh_tokens / max(1.0, block.mean_usage * kv_tokens)
         warm = state.seen > state.level.warm_up and (not kv_tokens or self._turnovers >= WARM_TURNOVERS)
         if not warm or block.censored:
@@ -153,14 +168,40 @@ class Ladder:
         short = state.level.records < 60
         if rung_state.reference is None:
             rung_state.reference = stretch_of(state.first[: rung.blocks], rung.least_rows, short)
-        now = stretch_of(list(state.last)[-rung.blocks :], rung.least_rows, short)
+        blocks = list(state.last)[-rung.blocks :]
+        highest = min([block.least_usage for block in blocks]) / FLOOR
+        if highest < 0.25 * rung.by:  # far too little was held at some time: spare the comparison
+            self.compared = True
+            rung_state.history.append((blocks[-1].end_s, highest))
+            rung_state.verdict = None
+            return
+        now = stretch_of(blocks, rung.least_rows, short, rung_state.reference.points.keys())
         shift = compare(now, rung_state.reference)
         if shift is None:
             rung_state.verdict = None
             return
         self.compared = True
-        rung_state.history.append((now.end_s, shift.shift))
+        rung_state.history.append((now.end_s, shift.seen))
         rung_state.verdict = judge(shift, now, rung_state, kv_tokens, state.balance)
+
+
+IDLE = Rung(6, 1, 0.02)
+"""The comparison at load 0: so many idle spells must lie so far above the lowest."""
+IDLE_HOLD_S = 660.0
+"""Longer than a lease of 480 s."""
+
+
+def judge_idle(spells: Spells) -> Verdict | None:
+    """Return a verdict where the usage at load 0 climbs from idle spell to idle spell and has never come back."""
+    raised = spells.raised
+    if len(raised) < IDLE.blocks or spells.last_drop is not None or spells.lowest is None or not climbs(raised):
+        return None
+    lasted_s = raised[-1].end_s - raised[0].start_s
+    lost = raised[-1].usage - spells.lowest
+    if lasted_s < IDLE_HOLD_S or lost < IDLE.by:
+        return None
+    shift = Shift(lost, lost, lost, PRINT_STEP, lost, PRINT_STEP, lost, 1, 0.0, 0.0, spells.lowest)
+    return Verdict(raised[-1].end_s, raised[0].start_s, IDLE, shift, lost / lasted_s, raised[-1].usage, None)
 
 
 def judge(
@@ -172,6 +213,8 @@ def judge(
         return None
     turnovers = turnovers_of(now, reference, kv_tokens)
     if now.prompted < 0.2 or (turnovers is not None and turnovers < 3.0) or not sure(shift, reference, now):
+        return None
+    if turnovers is not None and shift.mean < 3 * request_noise(shift, turnovers):
         return None
     quarter_s = last_below(state.history, 0.25 * shift.shift)
     if not gradual(state.history, shift.shift, quarter_s, now.end_s - now.start_s, jumps=rung.blocks >= 12):
@@ -194,6 +237,15 @@ def turnovers_of(now: Stretch, reference: Stretch, kv_tokens: int | None) -> flo
     if not kv_tokens:
         return None
     return now.tokens / max(1.0, (now.mean_usage + reference.mean_usage) / 2 * kv_tokens)
+
+
+def request_noise(shift: Shift, turnovers: float) -> float:
+    """Return the standard error of a shift that the requests' own unequal sizes make.
+
+    A stretch has seen `turnovers` sets of running requests; sizes spread by about half of their mean.
+    """
+    running = max(1.0, (shift.lowest_running + shift.highest_running) / 2)
+    return SPREAD * (shift.before + shift.mean / 2) * sqrt(2.0 / (running * turnovers))
 
 
 def paid(balance: Sequence[Balance], since_s: float, tokens: float) -> bool:
@@ -233,9 +285,13 @@ def flat(shift: Shift, reference: Stretch, now: Stretch) -> bool:
     """
     if shift.mean < FLAT_BY or shift.mean < 5 * shift.mean_error or shift.smallest < 0.25 * shift.mean:
         return False
+    if shift.shift < 0.6 * shift.mean:
+        return False  # the pool was emptier than that meanwhile: it is not in every record
     if reference.mix is None or now.mix is None or abs(now.mix - reference.mix) > SAME_MIX:
         return False
-    if now.prompt_rate > reference.prompt_rate * exp(SAME_MIX):
+    # blocks that are freed late grow with the requests that end: at most all of the usage does
+    faster = now.prompt_rate / max(1.0, reference.prompt_rate) - 1.0
+    if faster > SAME_MIX and shift.mean <= faster * shift.before:
         return False
     if reference.hit_rate is None or now.hit_rate is None:
         return reference.hit_rate is now.hit_rate

@@ -3,7 +3,8 @@
 Pure. Every number comes from the finding's evidence; the only text from outside is the engine's label, cleaned.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from kvlogd.model import AlertEvent, AlertState
@@ -53,29 +54,35 @@ def clock_text(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def label_text(label: str) -> str:
+    """Return a label fit for a terminal and a chat: a log may be called anything."""
+    return "".join(letter if letter.isprintable() else "?" for letter in label)[:120]
+
+
+def finite(evidence: Mapping[str, float]) -> dict[str, float]:
+    """Return the evidence without what is no number; nothing can be said of it."""
+    return {name: value for name, value in evidence.items() if math.isfinite(value)}
+
+
 def subject(event: AlertEvent) -> str:
     """Return the one line that says which engine, how fast and until when."""
-    return f"{event.key.rule} {event.key.scope}: {_headline(event)}"
+    return f"{event.key.rule} {label_text(event.key.scope)}: {_headline(event)}"
 
 
 def _headline(event: AlertEvent) -> str:
-    evidence = event.evidence
     if event.state is AlertState.RESOLVED:
         return f"over after {duration_text(event.at_s - event.since_s)} ({event.reason})"
-    if "shift" in evidence:
-        return _leak(event, evidence)
-    if "idle_usage" in evidence:
-        return _residue(evidence)
-    if "crashed" in evidence:
-        return "the engine core is dead"
-    if "silent_s" in evidence:
-        return _stall(evidence)
-    for name in ("frozen_for", "blind_for", "unread_share"):
-        if name in evidence:
-            words, unit = EVIDENCE[name]
-            return f"{words} {_number(evidence[name], unit)}"
+    evidence = finite(event.evidence)
+    for needed, words in _HEADLINES:
+        if needed <= evidence.keys():
+            return words(event, evidence)
     named = [name for name in evidence if name != "bound"]
     return ", ".join(f"{name} {evidence[name]:.4g}" for name in named[:3]) or "found"
+
+
+def _one_number(name: str) -> Callable[[AlertEvent, Mapping[str, float]], str]:
+    words, unit = EVIDENCE[name]
+    return lambda _event, evidence: f"{words} {_number(evidence[name], unit)}"
 
 
 def _leak(event: AlertEvent, evidence: Mapping[str, float]) -> str:
@@ -87,13 +94,13 @@ def _leak(event: AlertEvent, evidence: Mapping[str, float]) -> str:
     )
 
 
-def _residue(evidence: Mapping[str, float]) -> str:
+def _residue(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
     held = share_text(evidence["idle_usage"])
-    spells = f"{evidence['spells']:.0f} idle spells"
+    spells = count_text(round(evidence["spells"]), "idle spell")
     return f"{held} of the pool held with nothing running, over {spells}{_until_full(evidence)}"
 
 
-def _stall(evidence: Mapping[str, float]) -> str:
+def _stall(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
     work = f"{evidence['running']:.0f} running and {evidence['waiting']:.0f} waiting"
     moves = "hardly anything moves" if evidence.get("generation_tps") else "nothing moves"
     return f"{moves} with {work}, last record {duration_text(evidence['silent_s'])} ago"
@@ -103,10 +110,25 @@ def _until_full(evidence: Mapping[str, float]) -> str:
     if "full_in_s" not in evidence:
         return ""
     about = f"; full in about {about_text(evidence['full_in_s'])}"
-    if "full_in_low_s" not in evidence:
+    if not {"full_in_low_s", "full_in_high_s"} <= evidence.keys():
         return about
     low, high = about_text(evidence["full_in_low_s"]), about_text(evidence["full_in_high_s"])
     return f"{about} ({low} to {high})" if low != high else about
+
+
+_HEADLINES = (
+    ({"shift", "lost_per_h", "running_low", "running_high"}, _leak),
+    ({"idle_usage", "spells"}, _residue),
+    ({"crashed"}, lambda _event, _evidence: "the engine core is dead"),
+    ({"silent_s", "running", "waiting"}, _stall),
+    *(({name}, _one_number(name)) for name in ("frozen_for", "blind_for", "unread_share")),
+)
+"""What is said of a finding, by the evidence that it takes to say it."""
+
+
+def count_text(number: int, noun: str) -> str:
+    """Return so many of something: `1 run`, `2 runs`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def points_per_hour(share_per_h: float) -> str:
@@ -128,7 +150,8 @@ def _number(value: float, unit: str) -> str:
 
 def evidence_lines(evidence: Mapping[str, float]) -> list[str]:
     """Return the evidence as aligned lines."""
-    shown = [(EVIDENCE[name][0], _number(evidence[name], EVIDENCE[name][1])) for name in EVIDENCE if name in evidence]
+    known = finite(evidence)
+    shown = [(words, _number(known[name], unit)) for name, (words, unit) in EVIDENCE.items() if name in known]
     width = max((len(words) for words, _ in shown), default=0)
     return [f"{words:<{width}}  {number}" for words, number in shown]
 
@@ -136,8 +159,8 @@ def evidence_lines(evidence: Mapping[str, float]) -> list[str]:
 def sql_for(event: AlertEvent) -> str:
     """Return the query that shows what the finding is about, from half an hour before it began."""
     start, end = when_text(event.since_s - 1800), when_text(event.at_s + 1800)
-    # the label is ours: letters, digits and `._~/-` only
+    label = label_text(event.key.scope).replace("'", "''")
     return (
         "SELECT ts, running, waiting, generation_tps, kv_usage FROM kv JOIN engines USING (engine_id) "  # noqa: S608
-        f"WHERE label = '{event.key.scope}' AND ts BETWEEN '{start}' AND '{end}' ORDER BY ts"
+        f"WHERE label = '{label}' AND ts BETWEEN '{start}' AND '{end}' ORDER BY ts"
     )

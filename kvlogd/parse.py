@@ -21,6 +21,7 @@ from kvlogd.statsline import Pairs, Shape, build, read_pairs, shape_of
 MAX_LINE = 64 * 1024
 """Bytes of a line that are looked at for anything but a stats record; those are 600 at most."""
 MAX_STATS_LINE = 1024
+MAX_PID = 1 << 31
 
 
 class Head(NamedTuple):
@@ -57,7 +58,11 @@ class Parser:
             # without a process prefix of its own, a record is its envelope's process's
             record = self.fill(known, envelope_s)
             return record if record is None or record.pid is not None else record._replace(pid=envelope_pid)
-        head = self._head(text, envelope_s, envelope_pid)
+        try:
+            head = self._head(text, envelope_s, envelope_pid)
+        except (ValueError, OverflowError):
+            self.counts["broken_stamp"] += 1
+            return None
         if head is None:
             return self._headless(text, envelope_s, envelope_pid)
         return self._message(text, head)
@@ -79,14 +84,11 @@ class Parser:
             self.counts[name] += 1
 
     def _head(self, text: bytes, envelope_s: float | None, envelope_pid: int | None) -> Head | None:
+        """Return the prefix of a line that has one. Raises ValueError, OverflowError where its stamp is broken."""
         match = grammar.HEAD.match(text)
         if match is None:
             return self._custom_head(text, envelope_s, envelope_pid)
-        try:
-            ts_s = self.stamper.at(match["stamp"], envelope_s)
-        except ValueError:
-            self.counts["broken_stamp"] += 1
-            return None
+        ts_s = self.stamper.at(match["stamp"], envelope_s)
         pid = int(match["pid"]) if match["pid"] else envelope_pid
         stats_file = match["file"].rsplit(b"/", 1)[-1] in grammar.STATS_FILES
         return Head(ts_s, pid, stats_file, match.end())
@@ -98,17 +100,14 @@ class Parser:
         if match is None:
             return None
         ts_s = self._full_stamp(match["stamp"].decode(), (match["zone"] or b"").decode(), envelope_s)
-        if ts_s is None:
-            return None
         return Head(ts_s, envelope_pid, match["name"].decode() in grammar.STATS_LOGGERS, match.end())
 
-    def _full_stamp(self, stamp: str, zone: str, envelope_s: float | None) -> float | None:
-        """Return the time of a stamp that has its year: by its own zone, else as the stamper says."""
-        try:
-            when = datetime.fromisoformat(stamp.replace(",", ".") + zone)
-        except ValueError:
-            self.counts["broken_stamp"] += 1
-            return None
+    def _full_stamp(self, stamp: str, zone: str, envelope_s: float | None) -> float:
+        """Return the time of a stamp that has its year: by its own zone, else as the stamper says.
+
+        Raises ValueError, and OverflowError at the ends of the calendar.
+        """
+        when = datetime.fromisoformat(stamp.replace(",", ".") + zone)
         if when.tzinfo is not None:
             return when.astimezone(UTC).timestamp()
         resolved = self.stamper.resolve(
@@ -145,11 +144,15 @@ class Parser:
         message = _text(record, "message", "msg", "event").encode("utf-8", "replace")
         stamp = _text(record, "asctime", "timestamp", "time", "ts")
         process = record.get("process", record.get("pid"))
-        pid = process if isinstance(process, int) else None
+        pid = process if type(process) is int and 0 < process < MAX_PID else None
         if name.startswith("uvicorn"):
             return first_of(grammar.UVICORN_LINES, message, None, pid)
-        ts_s = self._full_stamp(stamp, "", None)
-        if not name.startswith("vllm.") or ts_s is None:
+        if not name.startswith("vllm."):
+            return None
+        try:
+            ts_s = self._full_stamp(stamp, "", None)
+        except (ValueError, OverflowError):
+            self.counts["broken_stamp"] += 1
             return None
         head = Head(ts_s, pid, name in grammar.STATS_LOGGERS, 0)
         if b"\n" in message or b"\r" in message:
@@ -196,17 +199,13 @@ class Parser:
         return None
 
     def fill(self, found: "Match", envelope_s: float | None = None) -> Stats | None:
-        """Return the record of a known shape; None (and a count) where its stamp or a share is impossible."""
+        """Return the record of a known shape; None (and a count) where its stamp is broken."""
         groups = found.match.groups()
         try:
-            record = found.shape.make(self.stamper.at(groups[0], envelope_s), groups)
+            return found.shape.make(self.stamper.at(groups[0], envelope_s), groups)
         except ValueError:
             self.counts["broken_stamp"] += 1
             return None
-        if record.kv_usage > 1.0 or (record.prefix_hit_rate or 0.0) > 1.0:
-            self.counts["impossible"] += 1
-            return None
-        return record
 
 
 class Match(NamedTuple):

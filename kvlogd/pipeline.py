@@ -96,12 +96,18 @@ class Pipeline:
             for stop in stops:
                 self._apply(stop, to_s)
 
-    def finish(self) -> None:
-        """Say that the log is at its end: lines without a stamp behind the last stamp tell that time went on."""
+    def finish(self, *, unparsed: int = 0, impossible: int = 0) -> None:
+        """Say that the log is at its end: lines without a stamp behind the last stamp tell that time went on.
+
+        `unparsed` and `impossible` are the parser's counts: they hang on how a log was cut until it is read to its end.
+        """
         if self.now_s is not None and self._alive_unstamped:
             self.advance(self.now_s + QUIET_END_S)
         elif self.now_s is not None:
             self.advance(self.now_s)
+        self.window.unparsed, self.window.impossible = unparsed, impossible
+        if self.now_s is not None and (unparsed or impossible):
+            self._alert_events += self._source_bench.judge(self.window, self.now_s)
         for track in self._tracks.values():
             self._note_abstained(track)
 
@@ -162,10 +168,12 @@ class Pipeline:
         track = self._tracks.get(life.run.run_id)
         if track is None:
             track = self._open(life)
+        last = track.window.last
+        if last is not None and at_s <= last.ts_s:
+            if not self._is_new(track, stats):
+                return
+            track = self._tracks[life.run.run_id]  # a new one where the clock went back
         window = track.window
-        last = window.last
-        if last is not None and at_s <= last.ts_s and not self._is_new(track, stats):
-            return
         evidence = window.evidence
         window.observe(stats)
         self._samples.append(stats)
@@ -268,6 +276,8 @@ class Pipeline:
             found = track.bench.judge(track.window, at_s)
             if found:
                 self._alert_events += found
-        found = self._source_bench.judge_source(self.window, at_s)
+        if not self.window.may_be_blind() and not self._source_bench.standings():
+            return
+        found = self._source_bench.judge(self.window, at_s)
         if found:
             self._alert_events += found

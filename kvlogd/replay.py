@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kvlogd.engines import Ids
 from kvlogd.envelope import Envelope, Unwrapper, sniff
 from kvlogd.errors import ConfigError, KvlogdError, SourceError
-from kvlogd.model import Gap
+from kvlogd.model import Gap, Stats
 from kvlogd.outcome import Outcome, SourceReport
 from kvlogd.parse import Parser
 from kvlogd.pipeline import Pipeline
@@ -74,6 +74,8 @@ def replay(
             done += file.size
         errors += reader.errors
         reports.append(reader.finish())
+        if not reports[-1].is_vllm and not reader.errors:
+            errors.append(SourceError("has no line that vLLM wrote", where=source, mend="give the log of vLLM itself"))
     errors += _sidecars(store, options)
     sources = {report.source for report in reports}
     alerts = sorted((e for e in store.alert_events() if e.source in sources), key=lambda e: e.at_s)
@@ -94,9 +96,13 @@ class SourceReader:
         self._scanner = Scanner(self._parser, self._unwrapper)
         self._pipeline = Pipeline(source, ids, rules)
         self._positions = store.positions(source)
+        self._told = {(event.key, event.state, event.at_s) for event in store.alert_events(source)}
+        """What an earlier replay has stored already: its clock may have run on past the end of the log."""
         self._lines = 0
         self._waiting: list[Position] = []
         self._gaps: list[Gap] = []
+        self._lost: list[Gap] = []
+        """Gaps that are committed already."""
         self._counts: Counter[str] = Counter()
         self._resumed = False
 
@@ -114,7 +120,7 @@ class SourceReader:
             self._take(file, chunk)
             if chunk.error is not None:
                 self.errors.append(chunk.error)
-                self._gaps.append(Gap(self._source, self._pipeline.now_s, "cut short", 1))
+                self._gaps.append(Gap(self._source, self._pipeline.now_s, "cut short", max(1, chunk.cut_lines)))
             yield min(chunk.end_offset, file.size)
         self._pipeline.take(self._scanner.finish())
         self._commit()
@@ -125,22 +131,24 @@ class SourceReader:
         if last is not None:
             found = self._parser.line(last.text, envelope_s=last.ts_s, envelope_pid=last.pid)
             self._pipeline.take([] if found is None else [found])
-        self._pipeline.finish()
+        counts = self._parser.counts
+        self._pipeline.finish(unparsed=counts["unparsed"], impossible=counts["impossible"])
         self._gaps += self._losses()
-        gaps = self._gaps
         self._commit()
-        return self._report(gaps)
+        return self._report(self._lost)
 
     def _take(self, file: LogFile, chunk: Chunk) -> None:
         self._lines += chunk.data.count(b"\n") + chunk.partial
+        if chunk.partial:
+            self._pipeline.take(self._scanner.finish())
         found = self._scanner.feed(chunk.data)
         if chunk.partial:
-            found += self._scanner.finish()
+            # a last line without newline may still grow: it is read again next time unless it is a whole record
+            found = [one for one in (*found, *self._scanner.finish()) if isinstance(one, Stats)]
         self._pipeline.take(found)
-        # a last line without newline may still grow: it is read again next time unless it was a whole record
         if not chunk.partial or found:
             self._waiting = [Position(self._source, file.head_signature, chunk.end_offset)]
-        if chunk.cut_lines:
+        if chunk.cut_lines and chunk.error is None:
             self._gaps.append(Gap(self._source, self._pipeline.now_s, "line too long", chunk.cut_lines))
         if self._pipeline.pending() >= COMMIT_RECORDS:
             self._commit()
@@ -154,11 +162,12 @@ class SourceReader:
                 samples=harvest.samples,
                 sample_runs=harvest.sample_runs,
                 events=harvest.events,
-                alert_events=harvest.alert_events,
+                alert_events=[e for e in harvest.alert_events if (e.key, e.state, e.at_s) not in self._told],
                 gaps=self._gaps,
                 positions=self._waiting,
             )
         )
+        self._lost += self._gaps
         self._waiting, self._gaps = [], []
 
     def _resume(self) -> None:
@@ -200,13 +209,19 @@ class SourceReader:
         """Return which of the known reasons for a log without stats records fits this one."""
         window = self._pipeline.window
         if window.stats_off_s is not None:
-            return "vLLM says that its statistics are off (--disable-log-stats, or more than one API server)"
+            return (
+                "vLLM says that its statistics are off: start it without --disable-log-stats, "
+                "and where it has several API servers, with --api-server-count 1"
+            )
         if self._pipeline.counts["crash"]:
             return "the engine core died before it served anything: see the error above its traceback"
         if self._parser.counts["unparsed"]:
             return f"{self._parser.counts['unparsed']} stats-like lines have a shape that kvlogd does not know"
         if window.requests_unseen:
-            return "requests were served: statistics are off, or the log level is above INFO"
+            return (
+                "requests were served: statistics are off (--disable-log-stats, or --api-server-count above 1), "
+                "or the log level is above INFO (VLLM_LOGGING_LEVEL)"
+            )
         if self._pipeline.counts["events"]:
             return "vLLM has started, but no request came"
         return "no line of it was written by vLLM"

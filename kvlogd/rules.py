@@ -1,7 +1,7 @@
 """Rule files: YAML in, frozen `Rule` records out; everything wrong with any file is said at once, with file:line."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -12,7 +12,7 @@ from kvlogd.fields import Duration
 from kvlogd.kinds import KINDS
 from kvlogd.model import NoData, Per, Severity
 from kvlogd.quantity import nearest
-from kvlogd.yamlfile import Document, FaultsError, checked, load
+from kvlogd.yamlfile import Document, FaultsError, Path_, checked, load
 
 _SLUG = re.compile(r"[a-z][a-z0-9-]{0,40}")
 
@@ -31,6 +31,8 @@ class Leaf(NamedTuple):
 
     kind: str
     params: BaseModel
+    line: int = 1
+    """Where in the rule's file it stands."""
 
 
 class AllOf(NamedTuple):
@@ -101,13 +103,13 @@ def shipped_folder() -> Path:
     return inside if inside.is_dir() else Path(__file__).parent.parent / "rules"
 
 
-def load_rules(folders: Sequence[Path]) -> tuple[Rule, ...]:
+def load_rules(folders: Sequence[Path], kinds: Mapping[str, Any] = KINDS) -> tuple[Rule, ...]:
     """Return the rules of all `*.yaml` files of some folders. Raises FaultsError with everything that is wrong."""
     rules: dict[str, Rule] = {}
     faults: list[ConfigError] = []
     for path in _files(folders, faults):
         try:
-            rule = load_rule(path)
+            rule = load_rule(path, kinds)
         except FaultsError as error:
             faults += error.all
         except ConfigError as error:
@@ -115,8 +117,8 @@ def load_rules(folders: Sequence[Path]) -> tuple[Rule, ...]:
         else:
             if rule.id in rules:
                 what = f"id {rule.id} is also that of {rules[rule.id].path}"
-                faults.append(ConfigError(what, where=f"{path}:1", mend="give it another id"))
-            rules[rule.id] = rule
+                faults.append(ConfigError(what, where=load(path).where(("id",)), mend="give it another id"))
+            rules.setdefault(rule.id, rule)
     if faults:
         raise FaultsError(faults)
     return tuple(rules.values())
@@ -131,26 +133,45 @@ def _files(folders: Sequence[Path], faults: list[ConfigError]) -> list[Path]:
     return files
 
 
-def load_rule(path: Path) -> Rule:
+def load_rule(path: Path, kinds: Mapping[str, Any] = KINDS) -> Rule:
     """Return the rule of one file. Raises ConfigError or FaultsError."""
     document = load(path)
-    if not isinstance(document.value, dict):
+    value = document.value
+    if not isinstance(value, dict):
         raise ConfigError(
             "is no rule", where=f"{path}:1", mend="a rule has the keys id, verdict, severity, per, when, …"
         )
-    file = checked(document, document.value, (), _File)
     faults: list[ConfigError] = []
-    when = _condition(document, file.when, ("when",), file.per, faults)
-    unless = [_condition(document, one, ("unless", i), file.per, faults) for i, one in enumerate(file.unless)]
-    if faults or when is None:
-        raise FaultsError(faults)
+    file: _File | None = None
+    try:
+        file = checked(document, value, (), _File)
+    except FaultsError as error:
+        faults += error.all
+    # the conditions are looked at even where another key is wrong, so that one run of `check` tells all
+    reading = _Reading(document, kinds, file.per if file is not None else _per(value.get("per")), faults)
+    when = reading.condition(value.get("when"), ("when",))
+    unless = reading.each(value.get("unless"), ("unless",))
+    if faults or file is None or when is None:
+        raise FaultsError(sorted(faults, key=_line))
+    return _rule(file, when, unless, path)
+
+
+def _per(text: object) -> Per | None:
+    return Per(text) if isinstance(text, str) and text in set(Per) else None
+
+
+def _line(fault: ConfigError) -> int:
+    return int(fault.where.rpartition(":")[2])
+
+
+def _rule(file: _File, when: Condition, unless: tuple[Condition, ...], path: Path) -> Rule:
     return Rule(
         file.id,
         file.verdict,
         file.severity,
         file.per,
         when,
-        tuple(one for one in unless if one is not None),
+        unless,
         file.for_s,
         file.keep_firing_for,
         file.no_data,
@@ -161,42 +182,60 @@ def load_rule(path: Path) -> Rule:
     )
 
 
-def _condition(
-    document: Document, value: dict[str, Any], place: tuple[str | int, ...], per: Per, faults: list[ConfigError]
-) -> Condition | None:
-    """Return a condition tree, adding what is wrong with it to `faults`."""
-    where = document.where(place)
-    if len(value) != 1:
-        faults.append(ConfigError("needs exactly one kind of condition", where=where, mend=_known_kinds("")))
-        return None
-    [(kind, params)] = value.items()
-    if kind in ("all", "any"):
-        return _combination(document, kind, params, (*place, kind), per, faults)
-    module = KINDS.get(kind)
-    if module is None:
-        at = document.where((*place, kind))
-        faults.append(ConfigError(f"no kind of condition is called {kind}", where=at, mend=_known_kinds(kind)))
-        return None
-    if per not in module.SCOPES:
-        scopes = " or ".join(sorted(scope.value for scope in module.SCOPES))
-        faults.append(ConfigError(f"{kind} cannot judge per {per.value}", where=where, mend=f"use per: {scopes}"))
-    try:
-        return Leaf(kind, checked(document, params if params is not None else {}, (*place, kind), module.Params))
-    except FaultsError as error:
-        faults += error.all
-        return None
+class _Reading:
+    """Reads the conditions of one rule file, adding what is wrong with them to `faults`."""
 
+    def __init__(
+        self, document: Document, kinds: Mapping[str, Any], per: Per | None, faults: list[ConfigError]
+    ) -> None:
+        self._document = document
+        self._kinds = kinds
+        self._per = per
+        self._faults = faults
 
-def _combination(
-    document: Document, kind: str, parts: object, place: tuple[str | int, ...], per: Per, faults: list[ConfigError]
-) -> Condition | None:
-    if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
-        faults.append(ConfigError(f"{kind} needs a list of conditions", where=document.where(place)))
-        return None
-    inner = [_condition(document, part, (*place, i), per, faults) for i, part in enumerate(parts)]
-    whole = tuple(one for one in inner if one is not None)
-    return AllOf(whole) if kind == "all" else AnyOf(whole)
+    def each(self, values: object, place: Path_) -> tuple[Condition, ...]:
+        """Return the conditions of a list, but for those that are wrong."""
+        if not isinstance(values, list):
+            return ()  # no list at all: the rule's own model has said so
+        found = (self.condition(value, (*place, i)) for i, value in enumerate(values))
+        return tuple(one for one in found if one is not None)
 
+    def condition(self, value: object, place: Path_) -> Condition | None:
+        """Return a condition tree, None where it is wrong."""
+        if not isinstance(value, dict):
+            return None  # as above
+        if len(value) != 1:
+            self._wrong("needs exactly one kind of condition", place, self._nearest_kind(""))
+            return None
+        [(kind, params)] = value.items()
+        inside = (*place, kind)
+        if kind in ("all", "any"):
+            return self._combination(kind, params, inside)
+        if kind not in self._kinds:
+            self._wrong(f"no kind of condition is called {kind}", inside, self._nearest_kind(kind))
+            return None
+        return self._leaf(kind, {} if params is None else params, inside)
 
-def _known_kinds(name: str) -> str:
-    return nearest(name, [*KINDS, "all", "any"])
+    def _leaf(self, kind: str, params: object, place: Path_) -> Leaf | None:
+        module = self._kinds[kind]
+        if self._per is not None and self._per not in module.SCOPES:
+            scopes = " or ".join(sorted(scope.value for scope in module.SCOPES))
+            self._wrong(f"{kind} cannot judge per {self._per.value}", place, f"use per: {scopes}")
+        try:
+            return Leaf(kind, checked(self._document, params, place, module.Params), self._document.lines[place])
+        except FaultsError as error:
+            self._faults += error.all
+            return None
+
+    def _combination(self, kind: str, parts: object, place: Path_) -> Condition | None:
+        if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
+            self._wrong(f"{kind} needs a list of conditions", place, "begin each with a hyphen")
+            return None
+        whole = self.each(parts, place)
+        return AllOf(whole) if kind == "all" else AnyOf(whole)
+
+    def _wrong(self, what: str, place: Path_, mend: str) -> None:
+        self._faults.append(ConfigError(what, where=self._document.where(place), mend=mend))
+
+    def _nearest_kind(self, name: str) -> str:
+        return nearest(name, [*self._kinds, "all", "any"])

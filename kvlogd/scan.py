@@ -41,7 +41,6 @@ class Scanner:
         self._leases = False
         self._preempts = False
         self._needle = LONG_NEEDLE
-        self._eventful = False
         self._out: list[Found] = []
 
     def feed(self, chunk: bytes) -> list[Found]:
@@ -63,7 +62,6 @@ class Scanner:
 
     def _scan(self, chunk: bytes) -> None:
         find, parser = chunk.find, self._parser
-        self._eventful = (self._leases and _EXPIRED in chunk) or (self._preempts and _PREEMPTED in chunk)
         at = 0
         needle = self._needle
         hit = find(needle)
@@ -100,12 +98,18 @@ class Scanner:
             self._preempts = stats.swapped is not None
             dense = self._interval_s is not None and 0 <= gap_s <= DENSE * self._interval_s
         tail, self._tail = self._tail, b""
-        if dense and not self._eventful:
+        if dense and not self._has_event(tail, 0, len(tail)) and not self._has_event(chunk, at, start):
             return
         if tail:
             self._read_all(tail)
         if start > at:
             self._read_all(chunk[at:start])
+
+    def _has_event(self, data: bytes, start: int, end: int) -> bool:
+        """Return whether a stretch holds one of the events that are looked for on a busy engine too."""
+        return (self._leases and data.find(_EXPIRED, start, end) >= 0) or (
+            self._preempts and data.find(_PREEMPTED, start, end) >= 0
+        )
 
     def _companion(self, chunk: bytes, at: int, prefix: bytes) -> int:
         """Read the line right behind a record where the same process wrote it: speculative decoding, transfers."""
@@ -122,7 +126,10 @@ class Scanner:
         if not lines[-1]:
             lines.pop()
         for line in lines:
+            counts = self._parser.counts.copy() if self.plain and self._needle in line else None
             self._take(self._line(line))
+            if counts is not None:  # `_scan` has counted it
+                self._parser.counts = counts
 
     def _line(self, line: bytes) -> Found | None:
         inner = self._unwrapper.feed(line.removesuffix(b"\n"))

@@ -108,8 +108,9 @@ class Stamper:
         if envelope_s is None and stamp[:8] == self._hour and stamp[9:11] < b"60":
             return self._in_same_hour(stamp)
         month, day, hour, minute, second = map(int, match.groups())
+        seconds = _SECONDS[stamp[11:]]  # a broken stamp must raise before it moves the stream's present
         minute_s = self._place(Wall(month, day, hour, minute), second, envelope_s)
-        result = minute_s + _SECONDS[stamp[11:]]
+        result = minute_s + seconds
         self._minute, self._minute_s = stamp[:11], minute_s
         return result
 

@@ -130,6 +130,9 @@ def _number(name: str, text: bytes) -> float | int | None:
     return value if value <= (1.0 if name in _SHARES else 1e12) else None
 
 
+_SHARE = rb"(\d{1,2}\.\d{1,6}|100\.0{1,6})"
+
+
 def build(pairs: Pairs, ts_s: float, pid: int | None) -> Stats:
     """Return the record of some pairs."""
     return Stats(ts_s, pid, pairs.engine_index, pairs.engines, **pairs.numbers)  # type: ignore[arg-type]
@@ -142,7 +145,8 @@ def shape_of(text: bytes, body_at: int, pairs: Pairs) -> Shape | None:
         return None
     parts, at, names = [re.escape(text[: stamp.start("stamp")]), rb"(\d\d-\d\d \d\d:\d\d:\d\d)"], stamp.end("stamp"), []
     for name, start, end in pairs.spans:
-        number = rb"(\d{1,9})" if name in _WHOLE else rb"(\d{1,12}\.\d{1,6})"
+        # a number too large for its kind matches no shape: reading it in full refuses and counts it
+        number = _SHARE if name in _SHARES else rb"(\d{1,9})" if name in _WHOLE else rb"(\d{1,12}\.\d{1,6})"
         parts += [re.escape(text[at : body_at + start]), number]
         at = body_at + end
         names.append(name)

@@ -390,8 +390,18 @@ def _write(con: duckdb.DuckDBPyConnection, batch: Batch) -> None:
     _replace(con, schema.ALERTS, [rows.alert_values(row) for row in batch.alerts if row.state])
     _append(con, schema.GAPS, batch.gaps)
     _replace(con, schema.POSITIONS, batch.positions)
-    _append(con, schema.GPU_SAMPLES, batch.gpu_samples)
-    _append(con, schema.HOST_SAMPLES, batch.host_samples)
+    _append(con, schema.GPU_SAMPLES, _fresh(con, schema.GPU_SAMPLES, batch.gpu_samples))
+    _append(con, schema.HOST_SAMPLES, _fresh(con, schema.HOST_SAMPLES, batch.host_samples))
+
+
+def _fresh(con: duckdb.DuckDBPyConnection, table: schema.Table, readings: Sequence[Any]) -> Sequence[Any]:
+    """Return the readings whose time and device are not in the table yet: a CSV file may be given twice."""
+    if not readings:
+        return readings
+    times = [reading[0] for reading in readings]
+    sql = f"SELECT epoch_us(ts), {table.columns[1].name} FROM {table.name} WHERE epoch_us(ts) BETWEEN ? AND ?"  # noqa: S608
+    there = set(con.execute(sql, [round(min(times) * 1e6), round(max(times) * 1e6)]).fetchall())
+    return [reading for reading in readings if (round(reading[0] * 1e6), reading[1]) not in there]
 
 
 def _append_samples(con: duckdb.DuckDBPyConnection, samples: Sequence[Stats], runs: Sequence[int]) -> None:

@@ -37,9 +37,9 @@ def _alert(event: AlertEvent, numbers: Mapping[int, int]) -> dict[str, object]:
         "run": numbers.get(event.key.run) if event.key.run is not None else None,
         "at": notice.when_text(event.at_s),
         "since": notice.when_text(event.since_s),
-        "value": value if value is None or math.isfinite(value) else None,
+        "value": value if value is not None and math.isfinite(value) else None,
         "summary": notice.subject(event),
-        "evidence": dict(event.evidence),
+        "evidence": notice.finite(event.evidence),
     }
     if event.reason:
         alert["reason"] = event.reason
@@ -128,8 +128,9 @@ def _read(outcome: Outcome, found: bool) -> Iterator[str]:
             first, last = notice.clock_text(source.first_s), notice.clock_text(source.last_s)
             span = f", {first} to {last} ({duration_text(source.last_s - source.first_s)})"
         yield (
-            f"Read {source.source}: {source.stats_lines:,} stats records in {source.lines:,} lines, "
-            f"{_count(source.engines, 'engine')}, {_count(source.runs, 'run')}{span}"
+            f"Read {notice.label_text(source.source)}: {notice.count_text(source.stats_lines, 'stats record')} in "
+            f"{notice.count_text(source.lines, 'line')}, {notice.count_text(source.engines, 'engine')}, "
+            f"{notice.count_text(source.runs, 'run')}{span}"
         )
         if source.blind:
             yield f"  no stats record: {source.blind}"
@@ -140,11 +141,7 @@ def _read(outcome: Outcome, found: bool) -> Iterator[str]:
         for gap in source.gaps:
             yield f"  {gap.reason}: {gap.lines:,}"
         for rule, engine, why in source.abstained:
-            yield f"  could not judge {rule} on {engine}: {why}"
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+            yield f"  could not judge {rule} on {notice.label_text(engine)}: {why}"
 
 
 def status_of(outcome: Outcome) -> int:

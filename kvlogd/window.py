@@ -139,6 +139,10 @@ class SourceWindow:
         """Requests answered since the server was ready, or since the last stats record."""
         self.crashed = False
 
+    def may_be_blind(self) -> bool:
+        """Return whether no record has come since the server was ready, or since statistics were switched off."""
+        return self.stats_off_s is not None or self.ready_s is not None
+
     def blind_for_s(self, at_s: float) -> float | None:
         """Return for how long requests have been served, or statistics been off, without any record; None if not."""
         if self.stats_off_s is not None:

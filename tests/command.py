@@ -89,10 +89,11 @@ def sql(db: Path, query: str) -> list[dict[str, str]]:
 
 
 SAMPLES = (
-    "SELECT s.ts, e.label, r.number, s.prompt_tps, s.generation_tps, s.running, s.waiting, s.kv_usage, s.prefix_hit_rate "
-    "FROM samples s JOIN runs r USING (run_id) JOIN engines e ON e.engine_id = s.engine_id ORDER BY s.ts, e.label"
+    "SELECT s.ts, e.label, r.number, s.prompt_tps, s.generation_tps, s.running, s.waiting, s.kv_usage, "
+    "s.prefix_hit_rate FROM samples s JOIN runs r USING (run_id) JOIN engines e ON e.engine_id = s.engine_id "
+    "ORDER BY s.ts, e.label"
 )
 EVENTS = (
-    "SELECT ev.ts, e.label, r.number, ev.kind, ev.number AS n FROM events ev "
+    "SELECT ev.ts, e.label, r.number, ev.kind, ev.numbers FROM events ev "
     "LEFT JOIN runs r USING (run_id) LEFT JOIN engines e ON e.engine_id = ev.engine_id ORDER BY ev.ts, ev.kind"
 )

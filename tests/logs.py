@@ -27,7 +27,7 @@ class Server:
         self.stats_file = "loggers.py:257"
         self.lines: list[tuple[datetime, str]] = []
         self.records = 0
-        self._random = random.Random(seed)  # noqa: S311 - a course that repeats, not a secret
+        self._random = random.Random(seed)
 
     def text(self) -> bytes:
         """Return the log so far."""
@@ -143,11 +143,13 @@ def leak_at_constant_load() -> Server:
 
 
 def residue_ratchets() -> Server:
-    """Bursts with idle spells between them; each burst leaves 1.6 % of the pool behind."""
+    """Bursts with idle spells between them; from the fourth on each burst leaves 1.6 % of the pool behind."""
     server = Server(seed=3)
     server.start()
-    server.busy(6, 6, 0.25)
-    server.settle(0.0)
+    for _ in range(3):
+        server.busy(6, 6, 0.25)
+        server.settle(0.0)
+        server.pause(90)
     for burst in range(12):
         server.pause(90)
         server.busy(6, 6, 0.25 + 0.016 * burst)

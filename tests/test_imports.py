@@ -62,6 +62,7 @@ MAY_IMPORT = {
     "report": "chart notice outcome quantity rules rows store",
     "progress": "",
     "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store",
+    "ruletest": "engines fields pipeline quantity replay rules yamlfile",
     "cli": EVERYTHING,
 }
 
@@ -70,7 +71,7 @@ MAY_NAME = {
     "duckdb": "store",
     "nanoarrow": "arrow",
     "yaml": "yamlfile",
-    "pydantic": "config rules fields yamlfile kinds kinds.*",
+    "pydantic": "config rules ruletest fields yamlfile kinds kinds.*",
     "zstandard": "source",
     "gzip": "source",
     "compression": "source",

@@ -1,4 +1,4 @@
-"""The README cannot lie: its console sessions are run and their output compared, its rule is loaded, its links exist."""
+"""The README cannot lie: its console sessions are run and their output compared, its rule loads, its links exist."""
 
 import re
 import shlex

@@ -8,29 +8,25 @@ several spells, or outlast the longest lease; and where idle usage has been seen
 Cannot see: an engine that never idles; a residue that was there before the run's first idle spell.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from kvlogd.curve import median, newest
+from kvlogd.curve import Spell, Spells, climbs, median, newest
 from kvlogd.fields import Count, Duration, Points
-from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per, Stats
+from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
 from kvlogd.window import Window
 
 NAME = "floor"
 SCOPES = frozenset({Per.ENGINE})
 
-PRINT_STEP = 0.001
-"""vLLM prints the usage with one decimal of a per cent."""
-DROP = 0.0015
-"""A fall of the idle usage that is more than rounding: something gives blocks back by itself."""
-NEAR = 6.0
-"""Spells nearer than so many records are one: their usage hangs together."""
-KEPT = 400
-"""Spells that are remembered of a whole run, evenly thinned out."""
+SURE_FLOOR = 2
+"""Spells at the lowest usage that make it a floor that this run comes back to."""
+UNSURE_SPELLS = 6
+"""Raised spells that count where the floor was seen but once: so many never fall in a row by chance."""
+NOISY_S = 86400.0
+"""Where idle usage falls by itself (delayed frees) it follows the traffic, and only a whole day tells."""
 
 
 class Params(BaseModel):
@@ -53,78 +49,6 @@ def make(params: Params) -> "Floor":
     return Floor(params)
 
 
-class Spell(NamedTuple):
-    """An idle spell, or some close together: the lowest usage in it."""
-
-    start_s: float
-    end_s: float
-    usage: float
-
-
-class Spells:
-    """The idle spells of one run: the latest whole, older ones thinned out, and the stretch that stays raised."""
-
-    def __init__(self, rises_by: float) -> None:
-        self._rises_by = rises_by
-        self._worked = True
-        self._stride = 1
-        self.count = 0
-        self.lowest: float | None = None
-        self.past: list[Spell] = []
-        """Finished spells, oldest first, each `stride`-th of them."""
-        self.latest: deque[Spell] = deque(maxlen=41)
-        self.raised: list[Spell] = []
-        """Spells since the usage was last near the lowest, thinned out like `past`."""
-        self.last_drop: int | None = None
-        """Number of the spell that last fell below the one before it."""
-
-    def observe(self, stats: Stats, near_s: float) -> bool:
-        """Take in a record; return whether it was idle."""
-        if stats.running or stats.waiting:
-            self._worked = True
-            return False
-        worked = self._worked or stats.prompt_tps > 0 or stats.generation_tps > 0
-        self._worked = False
-        usage = stats.kv_usage
-        last = self.latest[-1] if self.latest else None
-        if last is not None and (not worked or stats.ts_s - last.start_s < near_s):
-            self._extend(last, stats.ts_s, usage)
-        else:
-            self._begin(last, Spell(stats.ts_s, stats.ts_s, usage))
-        return True
-
-    def _extend(self, last: Spell, at_s: float, usage: float) -> None:
-        spell = Spell(last.start_s, at_s, min(last.usage, usage))
-        self.latest[-1] = spell
-        if usage < last.usage - DROP:
-            self.last_drop = self.count
-        self._level(spell, anew=False)
-
-    def _begin(self, last: Spell | None, spell: Spell) -> None:
-        if last is not None:
-            if spell.usage < last.usage - DROP:
-                self.last_drop = self.count + 1
-            if self.count % self._stride == 0:
-                self.past.append(last)
-            if len(self.past) > KEPT:
-                self.past, self._stride = self.past[::2], 2 * self._stride
-        self.count += 1
-        self.latest.append(spell)
-        self._level(spell, anew=True)
-
-    def _level(self, spell: Spell, *, anew: bool) -> None:
-        if self.lowest is None or spell.usage < self.lowest:
-            self.lowest = spell.usage
-        if spell.usage < self.lowest + self._rises_by - 1e-9:
-            self.raised = []
-        elif anew or not self.raised:
-            self.raised.append(spell)
-            if len(self.raised) > KEPT:
-                self.raised = self.raised[:1] + self.raised[2::2]
-        else:
-            self.raised[-1] = spell
-
-
 class Floor:
     """Judges the idle spells of one run."""
 
@@ -139,10 +63,9 @@ class Floor:
         fresh = window.count - self._taken
         if fresh:
             self._taken = window.count
-            near_s = NEAR * (window.interval_s or 10.0)
             idle = False
             for stats in newest(window.recent, fresh):
-                idle |= self._spells.observe(stats, near_s)
+                idle |= self._spells.observe(stats, window.interval_s)
             if idle or isinstance(self._judgement, NoEvidence):
                 self._judgement = self._look(window)
         return self._judgement
@@ -153,10 +76,9 @@ class Floor:
             return Abstained("fewer than two idle spells in this run: wait for the engine to idle again")
         if not spells.raised:
             return Clear()
-        if len(spells.raised) < self._params.spells:
-            return Abstained(
-                f"blocks are held over {len(spells.raised)} idle spells; {self._params.spells} tell it from a lease"
-            )
+        wanted = self._params.spells if spells.at_lowest >= SURE_FLOOR else max(UNSURE_SPELLS, self._params.spells)
+        if len(spells.raised) < wanted:
+            return Abstained(f"blocks are held over {len(spells.raised)} idle spells; {wanted} tell it from a lease")
         if not self._persists(window.has_connector):
             return Abstained("the idle residue may still be a lease that ends: it neither climbs nor lasts long enough")
         return _finding(window, spells)
@@ -165,17 +87,10 @@ class Floor:
         spells = self._spells
         lasted_s = spells.raised[-1].end_s - spells.raised[0].start_s
         if spells.last_drop is not None:
-            return lasted_s >= self._params.hold and climbs_over_noise([*spells.past, spells.latest[-1]], spells.latest)
+            return lasted_s >= NOISY_S and climbs_over_noise([*spells.past, spells.latest[-1]], spells.latest)
         if lasted_s >= self._params.hold:
             return True
         return not leases and lasted_s >= self._params.climb_within and climbs(spells.raised)
-
-
-def climbs(raised: Sequence[Spell]) -> bool:
-    """Return whether each third of some spells lies wholly above the third before."""
-    n = len(raised)
-    least = [min(s.usage for s in raised[i * n // 3 : (i + 1) * n // 3]) for i in range(3)]
-    return all(b >= a + 2 * PRINT_STEP for a, b in pairwise(least))
 
 
 def climbs_over_noise(past: Sequence[Spell], latest: Sequence[Spell]) -> bool:

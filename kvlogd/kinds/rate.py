@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
-from kvlogd.fields import Duration, PerTime
+from kvlogd.fields import PerTime, Span
 from kvlogd.model import Clear, EventKind, Finding, Judgement, Per
 from kvlogd.window import Window
 
@@ -38,7 +38,7 @@ class Params(BaseModel):
 
     of: Counted
     above: PerTime
-    over: Duration = 600.0
+    over: Span = 600.0
 
 
 def make(params: Params) -> "Rate":

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from kvlogd.fields import AnyQuantity, Duration, SignalName, in_unit_of
+from kvlogd.fields import AnyQuantity, Duration, SignalName, in_unit_of, is_duration
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per, Stats
 from kvlogd.window import SIGNALS, SOURCE_SIGNALS, SourceWindow, Window
 
@@ -60,15 +60,18 @@ class Threshold:
         self._bound = params.bound
         self._signal = SIGNALS.get(params.signal)
         self._source_signal = SOURCE_SIGNALS.get(params.signal)
+        self._is_duration = is_duration(params.signal)
         self._index = Stats._fields.index(self._signal.column) if self._signal and self._signal.column else None
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether the signal of a run is past its value."""
-        if self._signal is None:
+        if self._signal is None or window.last is None:
             return NoEvidence()
-        if self._params.over is None:
-            return self._hold(self._signal.read(window, at_s), at_s)
-        return self._over_span(window, at_s, self._params.over)
+        if self._params.over is not None:
+            return self._over_span(window, at_s, self._params.over)
+        value = self._signal.read(window, at_s)
+        # a column that this log does not give is unknown; anything else is None where it does not apply
+        return NoEvidence() if value is None and self._index is not None else self._hold(value, at_s)
 
     def judge_source(self, source: SourceWindow, at_s: float) -> Judgement:
         """Return whether the signal of a source is past its value."""
@@ -82,14 +85,18 @@ class Threshold:
         known = [float(value) for value in values if isinstance(value, int | float)]
         if not known:
             return NoEvidence()
-        if window.count == len(window.recent) and window.recent[0].ts_s > at_s - 0.8 * over_s:
-            return Abstained("the span is not full yet")
+        if window.recent[0].ts_s > at_s - 0.8 * over_s:
+            is_young = window.count == len(window.recent)
+            return Abstained("the span is not full yet" if is_young else "the span is longer than what is remembered")
+        if self._params.signal == "kv_free_share":
+            known = [1.0 - usage for usage in known]
         pick = {Of.MEAN: sum(known) / len(known), Of.MIN: min(known), Of.MAX: max(known)}
-        value = pick[self._params.of]
-        return self._hold(1.0 - value if self._params.signal == "kv_free_share" else value, records[0].ts_s)
+        return self._hold(pick[self._params.of], records[0].ts_s)
 
     def _hold(self, value: float | None, since_s: float) -> Judgement:
         if value is None:
             return Clear()
         past = value > self._bound if self._params.above is not None else value < self._bound
+        if self._is_duration:  # it began as long ago as it says
+            since_s -= value
         return Finding(since_s, value, {self._params.signal: value, "bound": self._bound}) if past else Clear()

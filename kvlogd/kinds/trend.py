@@ -153,9 +153,7 @@ class PlainTrend:
         moved = slope * self._params.over
         if moved < (self._params.by_at_least or 0.0) or sign * kendall_z(self._points) < 3.0:
             return Clear()
-        return Finding(
-            self._points[0][0], slope * 3600, {"moved": sign * moved, "slope_per_h": sign * slope * 3600}
-        )
+        return Finding(self._points[0][0], slope * 3600, {"moved": sign * moved, "slope_per_h": sign * slope * 3600})
 
 
 def theil_sen(points: list[tuple[float, float]]) -> float:

@@ -1,0 +1,212 @@
+"""Tests of rules, in YAML: series of stats records or a log, and when the rule must or must not fire.
+
+A series is written as values and how often: `8 x720`, `0.30+0.0005 x720` (a step a record), `_ x30` (silence);
+parts follow each other. What is not given is what an engine at that number running does.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from kvlogd.engines import Ids
+from kvlogd.errors import ConfigError
+from kvlogd.fields import Count, Duration, Points
+from kvlogd.model import AlertEvent, AlertState, Event, EventKind, Stats
+from kvlogd.pipeline import Pipeline
+from kvlogd.quantity import duration_text, series
+from kvlogd.rules import Rule
+from kvlogd.yamlfile import checked, load
+
+START_S = 1_767_225_600.0
+"""2026-01-01 00:00 UTC: the time of the first record of a series."""
+PROMPT_TPS_EACH, GENERATION_TPS_EACH = 120.0, 30.0
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EngineCase(_Frozen):
+    """The engine that the series belongs to."""
+
+    blocks: Count = 4096
+    block_size: Count = 16
+    interval: Duration = 10.0
+    connector: bool = False
+
+
+class EventCase(_Frozen):
+    """Something else that the log says, at a time since the first record."""
+
+    at: Duration
+    kind: EventKind
+
+
+class Expect(_Frozen):
+    """What must come of a case."""
+
+    fires: bool
+    after: Duration = 0.0
+    before: Duration | None = None
+    before_share_lost: Points | None = None
+    resolves: bool | None = None
+
+
+class Case(_Frozen):
+    """One case: series or a log."""
+
+    name: str
+    engine: EngineCase = EngineCase()
+    series: dict[str, str] | None = None
+    events: tuple[EventCase, ...] = ()
+    log: str | None = None
+    year: int = 2026
+    expect: tuple[Expect, ...]
+
+    @model_validator(mode="after")
+    def _one_input(self) -> "Case":
+        if (self.series is None) == (self.log is None):
+            raise ValueError("give one of series and log")
+        for name, text in (self.series or {}).items():
+            if name not in Stats._fields[4:]:
+                raise ValueError(f"no column of that name: {name}")
+            series(text)
+        return self
+
+
+class TestFile(_Frozen):
+    """A file of cases for one rule."""
+
+    __test__ = False
+
+    rule: str
+    cases: tuple[Case, ...] = Field(min_length=1)
+
+
+class Result(NamedTuple):
+    """What became of one case."""
+
+    path: Path
+    rule: str
+    case: str
+    faults: Sequence[str]
+    skipped: str
+    chart: str
+
+
+def run_file(path: Path, rules: Mapping[str, Rule]) -> Iterator[Result]:
+    """Run the cases of a file; yield what became of each. Raises ConfigError where the file is wrong."""
+    document = load(path)
+    file = checked(document, document.value, (), TestFile)
+    rule = rules.get(file.rule)
+    if rule is None:
+        raise ConfigError(f"no rule is called {file.rule}", where=document.where(("rule",)), mend="name the rule's id")
+    for case in file.cases:
+        if case.log is not None and not (path.parent / case.log).exists():
+            yield Result(path, rule.id, case.name, (), "its log is not there", "")
+            continue
+        records = list(_records(case)) if case.log is None else None
+        events = _run_series(rule, case, records) if records is not None else _run_log(rule, case, path.parent)
+        first_s = records[0].ts_s if records else None
+        faults = [fault for expect in case.expect for fault in _faults(expect, events, first_s)]
+        yield Result(path, rule.id, case.name, faults, "", _chart(records, events) if faults and records else "")
+
+
+def _records(case: Case) -> Iterator[Stats]:
+    columns = {name: series(text) for name, text in (case.series or {}).items()}
+    for i, row in enumerate(zip_longest(*columns.values())):
+        values: dict[str, Any] = {name: value for name, value in zip(columns, row, strict=True) if value is not None}
+        if "running" not in values or "kv_usage" not in values:
+            continue  # silence
+        running = values["running"] = int(values["running"])
+        values.setdefault("prompt_tps", running * PROMPT_TPS_EACH)
+        values.setdefault("generation_tps", running * GENERATION_TPS_EACH)
+        values["waiting"] = int(values.get("waiting", 0))
+        # vLLM prints the usage with one decimal of a per cent
+        values["kv_usage"] = round(min(1.0, max(0.0, values["kv_usage"])), 3)
+        yield Stats(START_S + i * case.engine.interval, 1, 0, None, **values)
+
+
+def _run_series(rule: Rule, case: Case, records: Sequence[Stats]) -> list[AlertEvent]:
+    engine = case.engine
+    pipeline = Pipeline("case", Ids(), [rule])
+    numbers = {"num_gpu_blocks": float(engine.blocks), "block_size": float(engine.block_size)}
+    if engine.connector:
+        numbers["kv_connector"] = 1.0
+    tokens = {"tokens": float(engine.blocks * engine.block_size)}
+    pipeline.take([Event(START_S - 60, EventKind.BANNER, 1)])
+    pipeline.take([Event(START_S - 50, EventKind.BLOCKS, 1, None, numbers)])
+    pipeline.take([Event(START_S - 50, EventKind.KV_TOKENS, 1, None, tokens)])
+    others = [Event(START_S + event.at, event.kind, 1) for event in case.events]
+    lines: list[Stats | Event] = [*records, *others]
+    lines.sort(key=lambda line: line.ts_s or 0.0)
+    pipeline.take(lines)
+    length = max(len(series(text)) for text in (case.series or {"": "0 x1"}).values())
+    pipeline.advance(START_S + length * engine.interval)
+    return list(pipeline.harvest().alert_events)
+
+
+def _run_log(rule: Rule, case: Case, folder: Path) -> list[AlertEvent]:
+    from datetime import UTC
+
+    from kvlogd.replay import Options, opened_store, replay
+
+    with opened_store(None) as store:
+        outcome = replay([folder / str(case.log)], [rule], store, Options(UTC, case.year))
+    return list(outcome.alerts)
+
+
+def _faults(expect: Expect, events: Sequence[AlertEvent], first_s: float | None) -> Iterator[str]:
+    fired = next((e for e in events if e.state is AlertState.FIRING), None)
+    if not expect.fires:
+        if fired is not None:
+            yield f"must not fire, and fired {_at(fired, first_s)}"
+        return
+    if fired is None:
+        yield "never fired"
+        return
+    if first_s is not None:
+        after_s = fired.at_s - first_s
+        if after_s < expect.after:
+            yield f"fired {_at(fired, first_s)}, expected after {duration_text(expect.after)}"
+        if expect.before is not None and after_s > expect.before:
+            yield f"fired {_at(fired, first_s)}, expected before {duration_text(expect.before)}"
+    lost = fired.evidence.get("shift", fired.evidence.get("idle_usage"))
+    if expect.before_share_lost is not None and lost is not None and lost > expect.before_share_lost:
+        yield f"fired when {100 * lost:.1f} points were lost, expected before {100 * expect.before_share_lost:.1f}"
+    resolved = any(e.state is AlertState.RESOLVED for e in events)
+    if expect.resolves is not None and expect.resolves is not resolved:
+        yield "never resolved" if expect.resolves else "resolved, and must not"
+
+
+def _at(event: AlertEvent, first_s: float | None) -> str:
+    return "" if first_s is None else f"after {duration_text(event.at_s - first_s)}"
+
+
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+def _chart(records: Sequence[Stats] | None, events: Sequence[AlertEvent], width: int = 60) -> str:
+    """Return a small picture of the case: usage and running over time, and where the rule fired."""
+    if not records:
+        return ""
+    first_s, span_s = records[0].ts_s, max(1.0, records[-1].ts_s - records[0].ts_s)
+    usage, running = [0.0] * width, [0.0] * width
+    for record in records:
+        at = min(width - 1, int((record.ts_s - first_s) / span_s * width))
+        usage[at] = max(usage[at], record.kv_usage)
+        running[at] = max(running[at], float(record.running))
+    most = max([*running, 1.0])
+    marks = [" "] * width
+    for event in events:
+        at = min(width - 1, max(0, int((event.at_s - first_s) / span_s * width)))
+        marks[at] = "F" if event.state is AlertState.FIRING else "r"
+    rows = (
+        ("KV usage", "".join(BARS[round(8 * value)] for value in usage)),
+        (f"running /{most:.0f}", "".join(BARS[round(8 * value / most)] for value in running)),
+        ("fired", "".join(marks).rstrip()),
+    )
+    return "\n".join(f"{name:>12} │{text}" for name, text in rows)

@@ -1,0 +1,111 @@
+"""`floor`: an idle residue that climbs or lasts fires; leases, the null block and delayed frees do not."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvlogd.kinds import floor
+from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Run, Stats
+from kvlogd.window import Window
+
+
+def judged(spells: Sequence[tuple[float, float]], *, connector: bool = False, generated: float = 0.0) -> Judgement:
+    """Return the verdict after idle spells (time, usage), each after some work."""
+    window = Window(Run(1, 1, 1, 0.0, True, kv_tokens=16_000, blocks=1000))
+    window.has_connector = connector
+    evaluator = floor.make(floor.Params())
+    verdict: Judgement = NoEvidence()
+    for at_s, usage in spells:
+        for stats in (
+            Stats(at_s - 10.0, None, 0, None, 900.0, 90.0, 4, 0, 0.3),
+            Stats(at_s, None, 0, None, 0.0, generated, 0, 0, usage),
+        ):
+            window.observe(stats)
+            verdict = evaluator.judge(window, stats.ts_s)
+    return verdict
+
+
+def every(step_s: float, usages: Sequence[float]) -> list[tuple[float, float]]:
+    return [((i + 1) * step_s, usage) for i, usage in enumerate(usages)]
+
+
+CLIMB = [0.0, 0.0, 0.03, 0.05, 0.07]
+
+
+def test_a_floor_that_climbs_fires_after_three_spells() -> None:
+    verdict = judged(every(150, CLIMB))
+    assert isinstance(verdict, Finding)
+    assert verdict.since_s == 450
+    assert verdict.value == pytest.approx(0.07)
+    assert verdict.evidence["blocks_held"] == 70
+    assert verdict.evidence["tokens_held"] == 1120
+
+
+def test_an_engine_that_idles_but_for_moments_is_seen_too() -> None:
+    assert isinstance(judged(every(150, CLIMB), generated=12.0), Finding)
+
+
+@pytest.mark.parametrize(("step_s", "fires"), [(110, False), (125, True)])
+def test_a_climb_must_last_four_minutes(step_s: float, fires: bool) -> None:
+    assert isinstance(judged(every(step_s, CLIMB)), Finding) is fires
+
+
+@pytest.mark.parametrize(("step_s", "fires"), [(320, False), (335, True)])
+def test_a_rise_that_does_not_climb_must_outlast_a_lease(step_s: float, fires: bool) -> None:
+    assert isinstance(judged(every(step_s, [0.0, 0.0, 0.03, 0.03, 0.03])), Finding) is fires
+
+
+@pytest.mark.parametrize("usage", [0.001, 0.004])
+def test_a_null_block_or_less_than_half_a_point_is_clear(usage: float) -> None:
+    assert isinstance(judged(every(400, [usage] * 20)), Clear)
+    assert isinstance(judged(every(400, [0.0, 0.0, *[usage] * 20])), Clear)
+
+
+def test_where_a_connector_leases_blocks_a_climb_must_last() -> None:
+    assert isinstance(judged(every(150, CLIMB), connector=True), Abstained)
+    assert isinstance(judged(every(400, CLIMB), connector=True), Finding)
+
+
+def test_a_lease_that_expires_is_clear() -> None:
+    assert isinstance(judged(every(150, [0.0, 0.0, 0.03, 0.05, 0.0])), Clear)
+
+
+def test_a_floor_seen_but_once_asks_for_more_spells() -> None:
+    assert isinstance(judged(every(400, [0.034, 0.044, 0.062, 0.070])), Abstained)
+    assert isinstance(judged(every(400, [0.034, *[0.044 + 0.01 * i for i in range(6)]])), Finding)
+
+
+def test_delayed_frees_that_follow_the_day_do_not_fire() -> None:
+    rng = random.Random(3)
+    night = [rng.uniform(0.0, 0.05) for _ in range(100)]
+    day = [rng.uniform(0.2, 0.4) for _ in range(100)]
+    assert not isinstance(judged(every(300, [0.0, *night, *day])), Finding)
+
+
+def test_a_leak_on_an_engine_with_delayed_frees_fires_after_a_day() -> None:
+    rng = random.Random(3)
+    usages = [rng.uniform(0.0, 0.05) for _ in range(300)] + [rng.uniform(0.2, 0.25) for _ in range(300)]
+    assert isinstance(judged(every(300, [0.0, *usages])), Finding)
+
+
+def test_too_little_evidence_abstains_and_says_so() -> None:
+    verdict = judged(every(100, [0.3]))
+    assert isinstance(verdict, Abstained)
+    assert "idle" in verdict.why
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.floats(0, 1), st.floats(0, 99)), max_size=60))
+def test_no_input_raises_and_a_floor_that_never_rises_never_fires(rows: list[tuple[int, int, float, float]]) -> None:
+    window = Window(Run(1, 1, 1, 0.0, False))
+    evaluator = floor.make(floor.Params())
+    lowest = 1.0
+    for i, (running, waiting, usage, generated) in enumerate(rows):
+        window.observe(Stats(i * 400.0, None, None, None, 0.0, generated, running, waiting, usage))
+        verdict = evaluator.judge(window, i * 400.0)
+        if not running and not waiting:
+            lowest = min(lowest, usage)
+            if usage <= lowest:
+                assert not isinstance(verdict, Finding)

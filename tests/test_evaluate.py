@@ -1,0 +1,170 @@
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from kvlogd.engines import Fleet, Ids
+from kvlogd.evaluate import Bench, combined, excused
+from kvlogd.model import Abstained, AlertEvent, Clear, Finding, Judgement, NoEvidence
+from kvlogd.rules import Rule, load_rule
+from kvlogd.window import SourceWindow, Window
+from tests.lines import START_S, record
+
+F, A, C, N = Finding(10.0, 1.0, {"x": 1.0}), Abstained("too few"), Clear(), NoEvidence()
+
+
+def each(judgements: Sequence[Judgement]) -> Iterator[Judgement]:
+    return iter(judgements)
+
+
+@pytest.mark.parametrize(
+    ("judgements", "all_of", "any_of"),
+    [
+        ([F], Finding, Finding),
+        ([F, F], Finding, Finding),
+        ([F, C], Clear, Finding),
+        ([C, F], Clear, Finding),
+        ([F, A], Abstained, Finding),
+        ([F, N], NoEvidence, Finding),
+        ([A, F], Abstained, Finding),
+        ([C, C], Clear, Clear),
+        ([C, A], Clear, Abstained),
+        ([C, N], Clear, NoEvidence),
+        ([A, N], Abstained, Abstained),
+        ([N, A], Abstained, Abstained),
+        ([N, N], NoEvidence, NoEvidence),
+        ([F, C, A, N], Clear, Finding),
+        ([F, A, N], Abstained, Finding),
+        ([C, A, N], Clear, Abstained),
+    ],
+)
+def test_conditions_combine(judgements: list[Judgement], all_of: type, any_of: type) -> None:
+    assert type(combined(True, each(judgements))) is all_of
+    assert type(combined(False, each(judgements))) is any_of
+
+
+def test_all_merge_their_evidence_and_hold_since_the_last_began() -> None:
+    one, two = Finding(10.0, 1.0, {"x": 1.0, "bound": 5.0}), Finding(30.0, 2.0, {"y": 2.0, "bound": 7.0})
+    assert combined(True, each([one, two])) == Finding(30.0, 1.0, {"x": 1.0, "y": 2.0, "bound": 5.0})
+    assert combined(False, each([C, two, one])) == two
+
+
+def test_all_conditions_are_asked_even_when_the_first_decides() -> None:
+    asked: list[int] = []
+    told: list[Judgement] = [C, F, A]
+
+    def judgements() -> Iterator[Judgement]:
+        for i, judgement in enumerate(told):
+            asked.append(i)
+            yield judgement
+
+    combined(True, judgements())
+    assert asked == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("excuse", "wanted"), [(F, Clear), (A, Finding), (N, Finding), (C, Finding)])
+def test_only_an_excuse_that_holds_for_certain_counts(excuse: Judgement, wanted: type) -> None:
+    assert type(excused(F, [C, excuse])) is wanted
+
+
+@pytest.mark.parametrize("judgement", [A, N, C])
+def test_what_is_no_finding_needs_no_excuse(judgement: Judgement) -> None:
+    assert excused(judgement, [F]) is judgement
+
+
+# --- a rule at work
+
+RULE = """\
+id: my-rule
+verdict: kv-capacity
+severity: warning
+per: {per}
+when:
+  {when}
+unless:
+  - {unless}
+why: because
+do: [look]
+"""
+
+
+MakeRule = Callable[..., Rule]
+
+
+@pytest.fixture
+def rule_of(tmp_path: Path) -> MakeRule:
+    def make(when: str, unless: str, per: str = "engine") -> Rule:
+        path = tmp_path / "rule.yaml"
+        path.write_text(RULE.format(when=when, unless=unless, per=per))
+        return load_rule(path)
+
+    return make
+
+
+def judged(rule: Rule, *, running: int, waiting: int) -> list[AlertEvent]:
+    life = Fleet("vllm.log", Ids()).life_of(record(0))
+    window = Window(life.run)
+    window.observe(record(0, running=running, waiting=waiting, generation_tps=1.0))
+    return Bench.of_engine([rule], life).judge(window, START_S + 5)
+
+
+@pytest.mark.parametrize(("running", "waiting", "fires"), [(0, 9, False), (5, 9, True), (5, 0, False), (0, 0, False)])
+def test_unless_keeps_a_rule_quiet(rule_of: MakeRule, running: int, waiting: int, fires: bool) -> None:
+    rule = rule_of("threshold: {signal: waiting, above: 3}", "threshold: {signal: running, below: 1}")
+    events = judged(rule, running=running, waiting=waiting)
+    assert len(events) == fires
+    if events:
+        assert events[0].key == ("my-rule", "vllm.log/0", 1)
+        assert (events[0].source, events[0].engine_index) == ("vllm.log", 0)
+
+
+def test_unless_counts_for_sources_too(rule_of: MakeRule) -> None:
+    rule = rule_of(
+        "threshold: {signal: unread_share, above: 10%}", "threshold: {signal: blind_for, above: 3m}", "source"
+    )
+    source = SourceWindow()
+    source.unparsed = 20
+    assert len(Bench.of_source([rule], "vllm.log").judge(source, START_S)) == 1
+    source.stats_off_s = START_S - 500
+    assert Bench.of_source([rule], "vllm.log").judge(source, START_S) == []
+
+
+def test_nested_conditions(rule_of: MakeRule) -> None:
+    when = (
+        "all: [{threshold: {signal: load, above: 3}}, "
+        "{any: [{threshold: {signal: running, above: 7}}, {threshold: {signal: waiting, above: 7}}]}]"
+    )
+    rule = rule_of(when, "threshold: {signal: kv_usage, above: 99%}")
+    assert len(judged(rule, running=8, waiting=0)) == 1
+    assert len(judged(rule, running=0, waiting=8)) == 1
+    assert judged(rule, running=4, waiting=4) == []
+
+
+def test_rules_of_the_other_scope_are_left_out(rule_of: MakeRule) -> None:
+    rule = rule_of("threshold: {signal: load, above: 3}", "stall:")
+    assert Bench.of_source([rule], "vllm.log").judge(SourceWindow(), START_S) == []
+
+
+def test_the_end_tells_of_firing_alerts_once(rule_of: MakeRule) -> None:
+    rule = rule_of("threshold: {signal: waiting, above: 3}", "stall:")
+    life = Fleet("vllm.log", Ids()).life_of(record(0))
+    window = Window(life.run)
+    window.observe(record(0, running=1, waiting=9, generation_tps=1.0))
+    bench = Bench.of_engine([rule], life)
+    assert len(bench.judge(window, START_S)) == 1
+    [event] = bench.end(START_S + 50, "restart")
+    assert (event.state.value, event.reason, event.at_s) == ("resolved", "restart", START_S + 50)
+    assert bench.end(START_S + 60, "restart") == []
+    assert bench.standings() == []
+
+
+def test_after_the_clock_went_back_the_alerts_stay_and_the_evaluators_are_new(rule_of: MakeRule) -> None:
+    rule = rule_of("threshold: {signal: waiting, above: 3}", "stall:")
+    life = Fleet("vllm.log", Ids()).life_of(record(0))
+    window = Window(life.run)
+    window.observe(record(0, running=1, waiting=9, generation_tps=1.0))
+    bench = Bench.of_engine([rule], life)
+    bench.judge(window, START_S)
+    fresh = bench.renewed()
+    assert fresh.standings() == bench.standings()
+    assert fresh.judge(window, START_S + 30) == []  # it fires already

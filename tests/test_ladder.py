@@ -1,0 +1,160 @@
+"""The ladder says leak where usage rises at constant load, and only there."""
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvlogd.curve import Shift
+from kvlogd.ladder import Balance, Ladder, last_below, paid, request_noise
+from kvlogd.model import Stats
+
+POOL = 100_000
+"""Tokens."""
+Usage = Callable[[int, int], float]
+"""From record number and running to the share of the pool in use."""
+
+
+def traffic(
+    count: int,
+    usage: Usage,
+    *,
+    interval_s: float = 10.0,
+    running: Callable[[int, random.Random], int] = lambda _i, rng: rng.randint(4, 14),
+    prompt_each: float = 100.0,
+    hit_rate: float = 0.0,
+) -> Iterator[Stats]:
+    """Yield records of an engine whose running number changes and whose requests are replaced all the time."""
+    rng = random.Random(7)
+    for i in range(count):
+        r = running(i, rng)
+        kv = round(min(1.0, max(0.0, usage(i, r) + (rng.gauss(0, 0.004) if r else 0.0))), 3)
+        yield Stats(i * interval_s, 1, 0, None, prompt_each * r, 30.0 * r, r, 0, kv, prefix_hit_rate=hit_rate)
+
+
+def first_fire(rows: Iterator[Stats], *, kv_tokens: int | None = POOL, interval_s: float = 10.0) -> int | None:
+    """Return the number of the record at which the ladder first says leak."""
+    ladder = Ladder()
+    for i, stats in enumerate(rows):
+        if ladder.observe(stats, interval_s, kv_tokens) and ladder.verdicts:
+            return i
+    return None
+
+
+def healthy(_i: int, running: int) -> float:
+    return 0.02 * running
+
+
+def leaking(i: int, running: int) -> float:
+    return 0.02 * running + 0.05 * max(0, i - 1000) / 360
+
+
+@pytest.mark.parametrize("kv_tokens", [POOL, None])
+def test_a_leak_at_the_same_loads_fires(kv_tokens: int | None) -> None:
+    at = first_fire(traffic(4000, leaking), kv_tokens=kv_tokens)
+    assert at is not None
+    assert 1000 < at < 3000
+
+
+def test_a_leak_of_minutes_fires_in_minutes() -> None:
+    rows = traffic(
+        150, lambda i, r: 0.02 * r + 0.006 * max(0, i - 30), interval_s=2.0, running=lambda _i, _g: 8, prompt_each=900.0
+    )
+    at = first_fire(rows, interval_s=2.0)
+    assert at is not None
+    assert at < 120
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        pytest.param(healthy, id="nothing"),
+        pytest.param(lambda i, r: 0.02 * r * (1 + i / 4000), id="longer requests tilt the curve"),
+        pytest.param(lambda i, r: 0.02 * r + (0.2 if i > 1500 else 0.0), id="one step: a new system prompt"),
+        pytest.param(lambda i, r: 0.02 * r + (0.2 if 1500 < i < 1560 else 0.0), id="a lease that expires"),
+        pytest.param(lambda i, r: 0.02 * r + 0.01 * max(0, i - 1000) / 3000, id="one point in eight hours"),
+    ],
+)
+def test_lookalikes_do_not_fire(usage: Usage) -> None:
+    assert first_fire(traffic(4000, usage)) is None
+
+
+def test_more_load_and_batch_ramps_do_not_fire() -> None:
+    def growing(i: int, rng: random.Random) -> int:
+        return rng.randint(2, 6) + i // 200
+
+    assert first_fire(traffic(4000, healthy, running=growing)) is None
+    assert first_fire(traffic(400, healthy, running=lambda i, _g: min(30, i))) is None
+
+
+def test_one_endless_generation_is_paid_for_by_its_tokens() -> None:
+    # it generates 30 tokens a second, as each of the others: 300 a record of the pool's 100,000
+    def usage(i: int, running: int) -> float:
+        return 0.02 * running + 300 * max(0, i - 60) / POOL
+
+    assert first_fire(traffic(290, usage, running=lambda _i, _g: 8)) is None
+
+
+def test_contexts_that_come_out_of_the_prefix_cache_do_not_turn_over() -> None:
+    def usage(i: int, running: int) -> float:
+        return 0.05 * running + 0.0008 * i * running / 2
+
+    rows = traffic(300, usage, running=lambda _i, rng: rng.randint(1, 2), prompt_each=60.0, hit_rate=0.95)
+    assert first_fire(rows) is None
+
+
+def test_a_full_pool_tells_nothing() -> None:
+    ladder = Ladder()
+    for stats in traffic(2000, lambda _i, _r: 0.99):
+        ladder.observe(stats, 10.0, POOL)
+    assert not ladder.compared
+
+
+def test_a_residue_that_climbs_over_idle_spells_is_a_leak_at_load_0() -> None:
+    def usage(i: int, running: int) -> float:
+        return 0.02 * running + (0.01 * (i // 20 - 5) if i > 120 else 0.0)
+
+    rows = traffic(400, usage, running=lambda i, _g: 0 if i % 20 == 0 else 4)
+    assert first_fire(rows) is not None
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 9), st.floats(0, 1), st.floats(0, 1e5)), max_size=80))
+@settings(deadline=None)
+def test_no_input_raises(rows: list[tuple[int, int, float, float]]) -> None:
+    ladder = Ladder()
+    for i in range(8):
+        for j, (running, waiting, usage, tps) in enumerate(rows):
+            ladder.observe(Stats(1000.0 * i + j, 1, 0, None, tps, tps, running, waiting, usage), None, 1000)
+
+
+def shift(mean: float, before: float, running: float) -> Shift:
+    return Shift(mean, mean, mean, 0.01, mean, 0.01, mean, 1, running, running, before)
+
+
+def test_few_requests_make_more_noise_than_many() -> None:
+    assert request_noise(shift(0.1, 0.1, 2), 3.0) > request_noise(shift(0.1, 0.1, 20), 3.0)
+    assert request_noise(shift(0.1, 0.1, 2), 3.0) > request_noise(shift(0.1, 0.1, 2), 300.0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "is_paid"),
+    [
+        (4_000, False),  # a request that ran all the while would hold far more
+        (6_000, True),
+        (14_000, True),
+        (15_000, False),  # and no request can have made as many
+    ],
+)
+def test_what_unfinished_requests_can_pay_for(tokens: float, is_paid: bool) -> None:
+    balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0) for i in range(10)]
+    assert paid(balance, 0.0, tokens) is is_paid
+    assert not paid([*balance[:-1], balance[-1]._replace(least_running=0)], 0.0, tokens)
+
+
+def test_last_below_looks_from_the_end() -> None:
+    history = deque([(0.0, 0.0), (1.0, 0.2), (2.0, 0.05), (3.0, 0.3)])
+    assert last_below(history, 0.1) == 2.0
+    assert last_below(history, 0.0) is None
