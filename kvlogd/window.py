@@ -14,15 +14,6 @@ RECENT = 720
 """Records that are kept whole: 2 hours at vLLM's default interval of 10 s."""
 
 
-class IdleVisit(NamedTuple):
-    """A settled idle moment: nothing runs or waits, and nothing was computed in the interval before."""
-
-    ts_s: float
-    kv_usage: float
-    busy_before: int
-    """Records with work since the visit before: 0 where the engine just went on idling."""
-
-
 class Window:
     """The memory of one run."""
 
@@ -35,17 +26,11 @@ class Window:
         self.count = 0
         self.interval_s: float | None = None
         """The usual time between two records: the smallest gap that came twice running."""
-        self.visits: deque[IdleVisit] = deque(maxlen=400)
-        self.lowest_idle: float | None = None
-        """The lowest settled idle usage of this run so far."""
-        self.idle_drops = 0
-        self.busy_records = 0
         self.zero_since_s: float | None = None
         """Time of the first of the latest records that have work (running or waiting) and no throughput at all."""
         self.frozen_since_s: float | None = None
         """Time of the first of the latest records that repeat each other bit by bit, with work and no throughput."""
         self.events: dict[EventKind, deque[float]] = {}
-        self.cumulative: dict[EventKind, float] = {}
         self.crashed_s: float | None = None
         self.stopped = False
         self.evidence = 0
@@ -66,15 +51,13 @@ class Window:
         self.count += 1
         self.recent.append(stats)
         if stats.running or stats.waiting:
-            self.busy_records += 1
             if stats.prompt_tps or stats.generation_tps:
                 self.zero_since_s = self.frozen_since_s = None
             else:
                 self._standstill(stats, last)
         else:
             self.zero_since_s = self.frozen_since_s = None
-            if not (stats.prompt_tps or stats.generation_tps):
-                self._idle(stats)
+            self.evidence += 1
 
     def _standstill(self, stats: Stats, last: Stats | None) -> None:
         if self.zero_since_s is None:
@@ -84,22 +67,10 @@ class Window:
         elif self.frozen_since_s is None:
             self.frozen_since_s = last.ts_s
 
-    def _idle(self, stats: Stats) -> None:
-        usage = stats.kv_usage
-        if self.visits and usage < self.visits[-1].kv_usage - 0.0015:
-            self.idle_drops += 1
-        self.visits.append(IdleVisit(stats.ts_s, usage, self.busy_records))
-        self.busy_records = 0
-        if self.lowest_idle is None or usage < self.lowest_idle:
-            self.lowest_idle = usage
-        self.evidence += 1
-
     def event(self, event: Event, at_s: float) -> None:
         """Take in an event of this run; `at_s` is its time, or that of the last stamped line before it."""
         times = self.events.setdefault(event.kind, deque(maxlen=1000))
         times.append(at_s)
-        if "cumulative" in event.numbers:
-            self.cumulative[event.kind] = event.numbers["cumulative"]
         if event.kind in (EventKind.CRASH, EventKind.OOM) and self.crashed_s is None and not self.stopped:
             self.crashed_s = at_s
             self.evidence += 1
@@ -115,10 +86,6 @@ class Window:
             found.append(stats)
         found.reverse()
         return found
-
-    def is_working(self) -> bool:
-        """Return whether the last record has requests in it."""
-        return self.last is not None and bool(self.last.running or self.last.waiting)
 
     def silent_s(self, at_s: float) -> float:
         """Return the seconds since the last record."""

@@ -240,7 +240,7 @@ def test_counters_and_windows_do_not_reach_across_a_restart() -> None:
     pipeline.take([event(EventKind.CRASH, 95), event(EventKind.BANNER, 100), busy(200), busy(210)])
     [track] = pipeline.tracks()
     window = track.window
-    assert (window.count, window.lowest_idle, window.idle_drops, window.crashed_s) == (2, None, 0, None)
+    assert (window.count, window.crashed_s) == (2, None)
     assert window.run.number == 2
     assert told(pipeline.harvest()) == [("engine-stall", "firing", 95.0), ("engine-stall", "resolved", 100.0)]
 

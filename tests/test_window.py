@@ -39,7 +39,6 @@ def test_the_interval_is_the_smallest_gap_that_came_twice_running(times: list[fl
 def test_the_memory_is_bounded_and_the_count_is_not() -> None:
     window = window_of(*[record(10.0 * i) for i in range(RECENT + 100)])
     assert (len(window.recent), window.count) == (RECENT, RECENT + 100)
-    assert len(window.visits) <= 400
     for i in range(5000):
         window.event(Event(START_S + i, EventKind.PREEMPTION), START_S + i)
     assert len(window.events[EventKind.PREEMPTION]) <= 1000
@@ -81,18 +80,6 @@ def test_idle_records_that_repeat_each_other_are_not_frozen() -> None:
 # --- idle moments
 
 
-def test_an_idle_visit_is_a_record_without_work_and_throughput() -> None:
-    window = window_of(busy(0), busy(10), record(20, kv_usage=0.02), record(30, generation_tps=1.0), still(40))
-    [visit] = window.visits
-    assert visit == (START_S + 20, 0.02, 2)
-    assert (window.lowest_idle, window.busy_records) == (0.02, 1)
-
-
-def test_a_fall_of_the_idle_usage_is_counted_unless_it_is_rounding() -> None:
-    window = window_of(*[record(10.0 * i, kv_usage=u) for i, u in enumerate([0.05, 0.049, 0.048, 0.02, 0.03])])
-    assert (window.idle_drops, window.lowest_idle) == (1, 0.02)
-
-
 def test_evidence_grows_with_what_rules_want_to_see_at_once() -> None:
     window = window_of(busy(0))
     assert window.evidence == 0
@@ -101,13 +88,6 @@ def test_evidence_grows_with_what_rules_want_to_see_at_once() -> None:
     window.event(Event(START_S + 11, EventKind.CRASH), START_S + 11)
     window.event(Event(START_S + 12, EventKind.CRASH), START_S + 12)
     assert (window.evidence, window.crashed_s) == (2, START_S + 11)
-
-
-def test_the_latest_cumulative_count_is_kept() -> None:
-    window = Window(run_of())
-    for count in (1.0, 51.0):
-        window.event(Event(START_S, EventKind.PREEMPTION, 1, None, {"cumulative": count}), START_S)
-    assert window.cumulative[EventKind.PREEMPTION] == 51.0
 
 
 def test_silence_counts_from_the_last_record_or_the_start() -> None:
