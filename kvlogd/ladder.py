@@ -54,6 +54,8 @@ SAME_HITS = 0.08
 FLAT_BY = 0.05
 SPREAD = 0.5
 """Standard deviation of the requests' sizes, as a share of their mean."""
+HISTORY = 400
+"""Comparisons that a rung remembers."""
 OUTLASTS_S = 6600.0
 """Without the pool's size one huge request cannot be told from a leak: only stretches that outlast it count."""
 
@@ -77,10 +79,18 @@ class _RungState:
     def __init__(self, rung: Rung) -> None:
         self.rung = rung
         self.reference: Stretch | None = None
-        self.history: deque[tuple[float, float]] = deque(maxlen=400)
-        self.dropped = False
-        """The history no longer reaches back to the first comparison."""
+        self.history: list[tuple[float, float]] = []
+        """When a comparison was made and the shift it saw: back to the first one, older ones thinned out."""
+        self.came_gradually = False
+        """A shift that was there at the first comparison has been seen to grow on."""
         self.verdict: Verdict | None = None
+
+    def remember(self, at_s: float, shift: float) -> None:
+        """Add a comparison to the history."""
+        self.history.append((at_s, shift))
+        if len(self.history) > HISTORY:
+            half = HISTORY // 2
+            self.history = self.history[:half:2] + self.history[half:]
 
 
 class Balance(NamedTuple):
@@ -172,7 +182,7 @@ class Ladder:
         highest = min([block.least_usage for block in blocks]) / FLOOR
         if highest < 0.25 * rung.by:  # far too little was held at some time: spare the comparison
             self.compared = True
-            rung_state.history.append((blocks[-1].end_s, highest))
+            rung_state.remember(blocks[-1].end_s, highest)
             rung_state.verdict = None
             return
         now = stretch_of(blocks, rung.least_rows, short, rung_state.reference.points.keys())
@@ -181,8 +191,13 @@ class Ladder:
             rung_state.verdict = None
             return
         self.compared = True
-        rung_state.history.append((now.end_s, shift.seen))
+        rung_state.remember(now.end_s, shift.seen)
         rung_state.verdict = judge(shift, now, rung_state, kv_tokens, state.balance)
+        verdict = rung_state.verdict
+        if verdict is not None and verdict.since_s <= rung_state.reference.end_s and not rung_state.came_gradually:
+            # what was there at the first comparison came in one step, unless it is seen to grow on
+            rung_state.came_gradually = rises(blocks, verdict, short)
+            rung_state.verdict = verdict if rung_state.came_gradually else None
 
 
 IDLE = Rung(6, 1, 0.02)
@@ -232,6 +247,17 @@ def judge(
     return Verdict(now.end_s, since_s, rung, shift, shift.shift / span_s, now.points[peak].usage, turnovers)
 
 
+def rises(blocks: Sequence[Block], verdict: Verdict, short: bool) -> bool:
+    """Return whether usage rises within a stretch too, at a good part of the speed of the whole shift."""
+    half = len(blocks) // 2
+    earlier, later = stretch_of(blocks[:half], 1, short), stretch_of(blocks[-half:], 1, short)
+    step = compare(later, earlier)
+    if step is None:
+        return False
+    apart_s = (later.start_s + later.end_s - earlier.start_s - earlier.end_s) / 2
+    return step.mean >= GRADUAL * verdict.rate_per_s * apart_s
+
+
 def turnovers_of(now: Stretch, reference: Stretch, kv_tokens: int | None) -> float | None:
     """Return how often the tokens held by requests were replaced in a stretch; None for a pool of unknown size."""
     if not kv_tokens:
@@ -267,7 +293,7 @@ def paid(balance: Sequence[Balance], since_s: float, tokens: float) -> bool:
         fewest = min(fewest, block.least_running)
     if not blocks or not fewest:
         return False
-    return each <= 2.0 * tokens and each * min(fewest, max(1.0, SAME_MIX * running / blocks)) >= 0.7 * tokens
+    return each <= 2.0 * tokens and each * min(fewest, max(1, int(SAME_MIX * running / blocks))) >= 0.7 * tokens
 
 
 def sure(shift: Shift, reference: Stretch, now: Stretch) -> bool:
@@ -298,8 +324,8 @@ def flat(shift: Shift, reference: Stretch, now: Stretch) -> bool:
     return abs(now.hit_rate - reference.hit_rate) <= SAME_HITS
 
 
-def last_below(history: deque[tuple[float, float]], level: float) -> float | None:
-    """Return when the shift was last below a level; None where it never was in what is remembered."""
+def last_below(history: Sequence[tuple[float, float]], level: float) -> float | None:
+    """Return when the shift was last below a level; None where it never was."""
     for at_s, shift in reversed(history):
         if shift < level:
             return at_s
@@ -307,7 +333,7 @@ def last_below(history: deque[tuple[float, float]], level: float) -> float | Non
 
 
 def gradual(
-    history: deque[tuple[float, float]], shift: float, quarter_s: float | None, length_s: float, *, jumps: bool
+    history: Sequence[tuple[float, float]], shift: float, quarter_s: float | None, length_s: float, *, jumps: bool
 ) -> bool:
     """Return whether the shift grew over time instead of in one step."""
     if quarter_s is None:

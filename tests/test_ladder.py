@@ -82,6 +82,13 @@ def test_lookalikes_do_not_fire(usage: Usage) -> None:
     assert first_fire(traffic(4000, usage)) is None
 
 
+def test_a_step_is_not_forgotten_over_days() -> None:
+    def usage(i: int, running: int) -> float:
+        return 0.05 + 0.02 * running + (0.2 if i > 1500 else 0.0)
+
+    assert first_fire(traffic(40_000, usage)) is None
+
+
 def test_more_load_and_batch_ramps_do_not_fire() -> None:
     def growing(i: int, rng: random.Random) -> int:
         return rng.randint(2, 6) + i // 200
