@@ -157,7 +157,8 @@ LINES = (
     _line(Kind.RESET_FAILED, rb"Failed to reset prefix cache because some blocks \((\d{1,12})\)", "blocks_held"),
     _line(Kind.SLEEP, rb"It took " + _N + rb" seconds to fall asleep\.", "seconds"),
     _line(Kind.WAKE, rb"It took " + _N + rb" seconds to wake up tags ", "seconds"),
-    _line(Kind.PAUSE, rb"setting pause state to (?:PAUSED_NEW|PAUSED_ALL|UNPAUSED)"),
+    _line(Kind.PAUSE, rb"setting pause state to PAUSED_(?:NEW|ALL)"),
+    _line(Kind.WAKE, rb"setting pause state to UNPAUSED"),
     _line(
         Kind.KV_EXPIRED,
         rb"Releasing expired KV blocks for request .{0,300}? which were retrieved by (\d{1,6}) (?:decode|remote) worker",

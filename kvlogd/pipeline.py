@@ -7,6 +7,7 @@ record that settles something (an idle moment, a crash). The same lines give the
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from kvlogd.engines import Fleet, Ids, Life
@@ -115,15 +116,20 @@ class Pipeline:
         """Return how many records wait to be harvested."""
         return len(self._samples)
 
-    def resume(self, lives: Iterable[tuple[Engine, Run, Iterable[Stats]]]) -> None:
-        """Bring windows, rules and alerts to where they stood, from the records of the runs that had not ended."""
-        tracks = [(self._adopt(engine, run), samples) for engine, run, samples in lives]
-        streams = [((stats.ts_s, i, stats) for stats in samples) for i, (_, samples) in enumerate(tracks)]
-        for at_s, i, stats in heapq.merge(*streams):
+    def resume(self, lives: Iterable[tuple[Engine, Run, Iterable[Stats | Event]]]) -> None:
+        """Bring windows, rules and alerts to where they stood, from what is stored of the runs that had not ended.
+
+        Of each run, records and events come in order of time.
+        """
+        past = [(self._adopt(engine, run), lines) for engine, run, lines in lives]
+        streams = [((line.ts_s or 0.0, track, line) for line in lines) for track, lines in past]
+        for at_s, track, line in heapq.merge(*streams, key=itemgetter(0)):
             self.advance(at_s)
-            track = tracks[i][0]
             evidence = track.window.evidence
-            track.window.observe(stats)
+            if isinstance(line, Stats):
+                track.window.observe(line)
+            else:
+                track.window.event(line, at_s)
             if track.window.evidence != evidence:
                 track.bench.judge(track.window, at_s)
         self.harvest()

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kvlogd.model import AlertEvent, AlertKey, AlertState, Engine, Event, Gap, Run, Severity, Stats
+from kvlogd.model import AlertEvent, AlertKey, AlertState, Engine, Event, EventKind, Gap, Run, Severity, Stats
 
 GpuRow = tuple[float, str, float | None, float | None, float | None, float | None, float | None, float | None]
 """`sidecar.GpuSample`: time, GPU, share of use, MiB used, MiB in all, degrees Celsius, W, MHz."""
@@ -71,6 +71,11 @@ def event_values(engine_id: int | None, run_id: int | None, e: Event) -> tuple[A
     return (
         e.ts_s, engine_id, run_id, e.kind.value, e.pid, e.engine_index, _numbers(e.numbers), e.version, e.model,
     )  # fmt: skip
+
+
+def event(row: Sequence[Any]) -> Event:
+    """Return the event of a row (time, kind, numbers as JSON)."""
+    return Event(row[0], EventKind(row[1]), numbers=json.loads(row[2] or "{}"))
 
 
 def alert_event_values(e: AlertEvent) -> tuple[Any, ...]:

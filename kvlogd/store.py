@@ -18,7 +18,7 @@ import duckdb
 
 from kvlogd import arrow, lock, rows, schema
 from kvlogd.errors import StoreError
-from kvlogd.model import AlertEvent, AlertKey, Engine, Gap, Run, Stats
+from kvlogd.model import AlertEvent, AlertKey, Engine, Event, Gap, Run, Stats
 from kvlogd.rows import AlertRow, Answer, Batch
 
 _UMASK = 0o027
@@ -171,6 +171,11 @@ class Store:
             "WHERE s.run_id = ? AND s.ts >= coalesce(to_timestamp(?::DOUBLE), '-infinity'::TIMESTAMPTZ)"
         )
         yield from (Stats(*row) for row in self._stream(sql, [run_id, since_s]))
+
+    def events_of(self, run_id: int) -> list[Event]:
+        """Return the events of one run in order of time: their kind and numbers."""
+        sql = "SELECT epoch(ts), kind, numbers FROM events WHERE run_id = ? ORDER BY ts"
+        return [rows.event(row) for row in self._rows(sql, [run_id])]
 
     def statement_types(self, sql: str) -> list[str]:
         """Return the type of each statement in `sql`, such as SELECT; raises StoreError where it does not parse."""

@@ -33,6 +33,8 @@ class Window:
         self.events: dict[EventKind, deque[float]] = {}
         self.crashed_s: float | None = None
         self.stopped = False
+        self.paused = False
+        """Put to sleep or paused on purpose: requests wait and nothing moves, and that is no stall."""
         self.evidence = 0
         """Grows with everything that a rule may want to look at before the next tick."""
         self._gap_s = 0.0
@@ -53,6 +55,7 @@ class Window:
         if stats.running or stats.waiting:
             if stats.prompt_tps or stats.generation_tps:
                 self.zero_since_s = self.frozen_since_s = None
+                self.paused = False
             else:
                 self._standstill(stats, last)
         else:
@@ -76,6 +79,12 @@ class Window:
             self.evidence += 1
         elif event.kind is EventKind.STOP:
             self.stopped = True
+        elif event.kind in (EventKind.SLEEP, EventKind.PAUSE):
+            self.paused = True
+        elif event.kind is EventKind.WAKE:
+            self.paused = False
+            # patience begins anew: what waited while it slept was not the engine's fault
+            self.zero_since_s = at_s if self.zero_since_s is not None else None
 
     def since(self, start_s: float) -> list[Stats]:
         """Return the kept records from `start_s` on, oldest first."""

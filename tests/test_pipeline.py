@@ -366,6 +366,21 @@ def test_an_alert_that_fires_already_is_not_told_again_after_resuming(full: Rule
     assert (event.state, event.since_s) == (AlertState.RESOLVED, before.alert_events[0].since_s)
 
 
+def test_resuming_remembers_a_crash_and_records_of_one_moment() -> None:
+    first = new_pipeline()
+    twice = [busy(100), busy(100)._replace(deferred=5)]
+    first.take([event(EventKind.BANNER, -60), busy(0), *twice, event(EventKind.CRASH, 105)])
+    before = first.harvest()
+    assert told(before) == [("engine-stall", "firing", 105.0)]
+    second = Pipeline(SOURCE, Ids(before.engines, before.runs), SHIPPED)
+    lines: list[Stats | Event] = [*before.samples, *[one for _, run_id, one in before.events if run_id is not None]]
+    second.resume([(before.engines[0], before.runs[0], lines)])
+    second.advance(START_S + 300)
+    assert told(second.harvest()) == []
+    second.take([event(EventKind.BANNER, 400)])
+    assert told(second.harvest()) == [("engine-stall", "resolved", 400.0)]
+
+
 def test_what_could_not_be_judged_is_said() -> None:
     pipeline = new_pipeline()
     pipeline.take([busy(10.0 * i) for i in range(5)])

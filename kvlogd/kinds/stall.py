@@ -48,7 +48,7 @@ class Stall:
         last = window.last
         if window.crashed_s is not None:
             return Finding(window.crashed_s, at_s - window.crashed_s, {"crashed": 1.0})
-        if last is None or window.stopped:
+        if last is None or window.stopped or window.paused:
             return NoEvidence()
         if window.count != self._taken:
             self._taken = window.count

@@ -99,6 +99,18 @@ def test_a_stopped_engine_never_stalls(after_s: float) -> None:
     assert isinstance(judgement, NoEvidence)
 
 
+@pytest.mark.parametrize("kind", [EventKind.SLEEP, EventKind.PAUSE])
+def test_an_engine_put_to_rest_on_purpose_does_not_stall(kind: EventKind) -> None:
+    assert isinstance(judged([busy(0), still(10, running=0, waiting=3)], 3600, (kind, 11), every_s=600), NoEvidence)
+
+
+@pytest.mark.parametrize(("at_s", "is_jammed"), [(1059, False), (1060, True)])
+def test_after_waking_patience_begins_anew(at_s: float, is_jammed: bool) -> None:
+    records = [busy(0), still(10, running=0, waiting=3)]
+    judgement = judged(records, at_s, (EventKind.SLEEP, 11), (EventKind.WAKE, 1000), every_s=600)
+    assert isinstance(judgement, Finding if is_jammed else Clear)
+
+
 # --- a dead core
 
 
