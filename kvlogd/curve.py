@@ -24,8 +24,6 @@ DROP = 0.0015
 """A fall of the idle usage that is more than rounding: something gives blocks back by itself."""
 NEAR = 6.0
 """Spells nearer than so many records are one: their usage hangs together."""
-NOISY_S = 86400.0
-"""Where idle usage falls by itself (delayed frees) it follows the traffic, and only a whole day tells."""
 KEPT = 400
 """Spells that are remembered of a whole run, evenly thinned out."""
 _BINS = [min(r, 8) if r <= 8 else min(43, 8 + int(log(r / 8) / log(1.15))) for r in range(4096)]
@@ -305,8 +303,7 @@ class Spells:
     def _extend(self, last: Spell, at_s: float, usage: float) -> None:
         spell = Spell(last.start_s, at_s, min(last.usage, usage))
         self.latest[-1] = spell
-        # a fall within a spell is only the last requests' end; one below the spell before is more
-        if len(self.latest) > 1 and usage < self.latest[-2].usage - DROP:
+        if usage < last.usage - DROP:
             self.last_drop = self.count
         self._level(spell, anew=False)
 

@@ -10,19 +10,7 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import NamedTuple
 
-from kvlogd.curve import (
-    FLOOR,
-    NOISY_S,
-    PRINT_STEP,
-    Block,
-    Shift,
-    Spells,
-    Stretch,
-    block_of,
-    climbs,
-    compare,
-    stretch_of,
-)
+from kvlogd.curve import FLOOR, PRINT_STEP, Block, Shift, Spells, Stretch, block_of, climbs, compare, stretch_of
 from kvlogd.model import Stats
 
 
@@ -63,10 +51,6 @@ JUMP = 0.5
 SAME_MIX = 0.15
 """How far the log-ratio of prompt to generated tokens may move where load alone cannot tell (closed loops)."""
 SAME_HITS = 0.08
-SAME_RATE = 1.15
-"""How far the rate of prompt tokens may move, as a factor."""
-LONGER = 0.35
-"""By how much of their usage requests may grow unseen while their mix stays the same."""
 FLAT_BY = 0.05
 SPREAD = 0.5
 """Standard deviation of the requests' sizes, as a share of their mean."""
@@ -81,8 +65,6 @@ class Verdict(NamedTuple):
 
     at_s: float
     since_s: float
-    stretch_s: float
-    """How long the newest stretch is."""
     rung: Rung
     shift: Shift
     rate_per_s: float
@@ -131,9 +113,6 @@ class _LevelState:
         self.seen = 0
         self.rungs = [_RungState(rung) for rung in level.rungs]
 
-    def verdicts(self) -> list[Verdict]:
-        return [state.verdict for state in self.rungs if state.verdict is not None]
-
 
 class Ladder:
     """The comparisons of one run. Feed it records; `verdicts` holds the rungs that say leak now."""
@@ -160,8 +139,7 @@ class Ladder:
                 closed = True
         if closed:
             self._levels = [state for state in self._levels if not self._outgrown(state, kv_tokens)]
-            least_s = 0.0 if self._spells.last_drop is None else NOISY_S
-            self.verdicts = [v for s in self._levels for v in s.verdicts() if v.stretch_s >= least_s]
+            self.verdicts = [r.verdict for s in self._levels for r in s.rungs if r.verdict is not None]
             if self._idle is not None:
                 self.verdicts.append(self._idle)
         return closed
@@ -238,7 +216,7 @@ def judge_idle(spells: Spells) -> Verdict | None:
     if lasted_s < IDLE_HOLD_S or lost < IDLE.by:
         return None
     shift = Shift(lost, lost, lost, PRINT_STEP, lost, PRINT_STEP, lost, 1, 0.0, 0.0, spells.lowest)
-    return Verdict(raised[-1].end_s, raised[0].start_s, lasted_s, IDLE, shift, lost / lasted_s, raised[-1].usage, None)
+    return Verdict(raised[-1].end_s, raised[0].start_s, IDLE, shift, lost / lasted_s, raised[-1].usage, None)
 
 
 def judge(
@@ -254,12 +232,11 @@ def judge(
     if turnovers is not None and shift.mean < 3 * request_noise(shift, turnovers):
         return None
     quarter_s = last_below(state.history, 0.25 * shift.shift)
-    length_s = now.end_s - now.start_s
-    if not gradual(state.history, shift.shift, quarter_s, length_s, jumps=rung.blocks >= 12):
+    if not gradual(state.history, shift.shift, quarter_s, now.end_s - now.start_s, jumps=rung.blocks >= 12):
         return None
     since_s = quarter_s if quarter_s is not None else reference.end_s
     if kv_tokens is None:
-        if length_s < OUTLASTS_S:
+        if now.end_s - now.start_s < OUTLASTS_S:
             return None
     elif paid(balance, since_s, shift.mean * kv_tokens):
         return None
@@ -267,7 +244,7 @@ def judge(
     if quarter_s is not None:
         span_s = max(1.0, min(span_s, (now.end_s - quarter_s) / 0.75))
     peak = max(now.points.keys() & reference.points.keys())
-    return Verdict(now.end_s, since_s, length_s, rung, shift, shift.shift / span_s, now.points[peak].usage, turnovers)
+    return Verdict(now.end_s, since_s, rung, shift, shift.shift / span_s, now.points[peak].usage, turnovers)
 
 
 def rises(blocks: Sequence[Block], verdict: Verdict, short: bool) -> bool:
@@ -338,11 +315,9 @@ def flat(shift: Shift, reference: Stretch, now: Stretch) -> bool:
         return False  # the pool was emptier than that meanwhile: it is not in every record
     if reference.mix is None or now.mix is None or abs(now.mix - reference.mix) > SAME_MIX:
         return False
-    ratio = now.prompt_rate / max(1.0, reference.prompt_rate)
-    # requests as many as before a third longer look the same; where their rate has moved as well, so does more:
-    # slower steps change what a request holds, and blocks that are freed late grow with the requests that end
-    alike = 1 / SAME_RATE <= ratio <= SAME_RATE
-    if shift.mean <= (LONGER if alike else max(1.0, ratio - 1.0)) * shift.before:
+    # blocks that are freed late grow with the requests that end: at most all of the usage does
+    faster = now.prompt_rate / max(1.0, reference.prompt_rate) - 1.0
+    if faster > SAME_MIX and shift.mean <= faster * shift.before:
         return False
     if reference.hit_rate is None or now.hit_rate is None:
         return reference.hit_rate is now.hit_rate

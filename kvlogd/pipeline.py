@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 from kvlogd.engines import Fleet, Ids, Life
 from kvlogd.evaluate import Bench
-from kvlogd.model import AlertEvent, Engine, Event, EventKind, Gap, Run, Stats
+from kvlogd.model import AlertEvent, AlertState, Engine, Event, EventKind, Gap, Run, Stats
 from kvlogd.rules import Rule
 from kvlogd.window import SourceWindow, Window
 
 TICK_S = 30.0
-QUIET_END_S = 300.0
-"""How far the clock runs on at the end of a log that goes on with lines without a stamp."""
+QUIET_END_S = 195.0
+"""How far the clock runs on at the end of a log that goes on with lines without a stamp: less than a long prefill
+may take, so that the end of a log is never taken for a hang with requests running."""
 UNSTORED = frozenset({EventKind.REQUEST, EventKind.ALIVE, EventKind.ITERATION, EventKind.MFU, EventKind.DIFFUSION})
 """Lines whose mere presence counts, or whose numbers nobody asks for yet."""
 SOURCE_WIDE = frozenset({EventKind.REQUEST, EventKind.SERVER_READY, EventKind.STATS_DISABLED, EventKind.ARGS})
@@ -111,6 +112,16 @@ class Pipeline:
             self._alert_events += self._source_bench.judge(self.window, self.now_s)
         for track in self._tracks.values():
             self._note_abstained(track)
+
+    def close_unconfirmed(self, told: Iterable[AlertEvent]) -> None:
+        """End the alerts that an earlier reading told of at its log's end and that what came since does not confirm."""
+        standing = {one.key for track in self._tracks.values() for one in track.bench.standings()}
+        standing |= {one.key for one in self._source_bench.standings()}
+        latest = {event.key: event for event in told}
+        for key, event in latest.items():
+            if event.state is AlertState.FIRING and key not in standing and (self.now_s or 0.0) >= event.at_s:
+                end = event._replace(state=AlertState.RESOLVED, at_s=self.now_s or 0.0, reason="the log went on")
+                self._alert_events.append(end)
 
     def pending(self) -> int:
         """Return how many records wait to be harvested."""

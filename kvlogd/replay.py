@@ -132,6 +132,9 @@ class SourceReader:
         if last is not None:
             found = self._parser.line(last.text, envelope_s=last.ts_s, envelope_pid=last.pid)
             self._pipeline.take([] if found is None else [found])
+        if self._resumed:
+            self._commit()
+            self._pipeline.close_unconfirmed(self._store.alert_events(self._source))
         counts = self._parser.counts
         self._pipeline.finish(unparsed=counts["unparsed"], impossible=counts["impossible"])
         self._gaps += self._losses()

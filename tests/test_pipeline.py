@@ -190,13 +190,35 @@ def test_a_stop_at_the_end_of_the_log_is_kept() -> None:
 )
 def test_the_clock_runs_on_only_where_lines_without_a_stamp_follow(last: list[Stats | Event], fires: bool) -> None:
     pipeline = new_pipeline()
-    pipeline.take([busy(0), still(20), *last])
+    pipeline.take([busy(0), record(20, running=0, waiting=3), *last])
     now_s = pipeline.now_s
     pipeline.finish()
     assert pipeline.now_s is not None
     assert now_s is not None
     assert pipeline.now_s - now_s == (QUIET_END_S if fires else 0)
     assert ("engine-stall" in {rule for rule, _, _ in told(pipeline.harvest())}) == fires
+
+
+def test_the_end_of_a_log_is_never_taken_for_a_hang_with_requests_running() -> None:
+    pipeline = new_pipeline()
+    pipeline.take([busy(0), still(20), event(EventKind.REQUEST)])
+    pipeline.finish()
+    assert told(pipeline.harvest()) == []
+
+
+def test_what_the_end_of_a_log_seemed_to_say_is_taken_back_when_it_goes_on() -> None:
+    first = new_pipeline()
+    first.take([busy(0), record(20, running=0, waiting=3), event(EventKind.REQUEST)])
+    first.finish()
+    before = first.harvest()
+    assert told(before) == [("engine-stall", "firing", 90.0)]
+    second = Pipeline(SOURCE, Ids(before.engines, before.runs), SHIPPED)
+    second.resume([(before.engines[0], before.runs[0], before.samples)])
+    second.close_unconfirmed(before.alert_events)
+    assert told(second.harvest()) == []
+    second.take([busy(30.0 + 10 * i) for i in range(12)])
+    second.close_unconfirmed(before.alert_events)
+    assert told(second.harvest()) == [("engine-stall", "resolved", 140.0)]
 
 
 @pytest.mark.parametrize("kind", sorted(UNSTORED))
