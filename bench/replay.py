@@ -40,7 +40,7 @@ LIVES = 3
 
 def parse_command(log: Path) -> list[str]:
     """Return the command that runs kvlogd's parser over a file, without store and rules."""
-    return [sys.executable, "-m", "kvlogd.scan", str(log)]
+    return [sys.executable, str(Path(__file__).with_name("parse_only.py")), str(log), str(YEAR)]
 
 
 def replay_command(log: Path, store: Path) -> list[str]:

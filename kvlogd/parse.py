@@ -21,6 +21,7 @@ from kvlogd.statsline import Pairs, Shape, build, read_pairs, shape_of
 MAX_LINE = 64 * 1024
 """Bytes of a line that are looked at for anything but a stats record; those are 600 at most."""
 MAX_STATS_LINE = 1024
+MAX_SHAPES = 32
 MAX_PID = 1 << 31
 
 
@@ -43,6 +44,8 @@ class Parser:
         """`unparsed` (stats-like, not understood), `impossible` (refused values), `quoted` (inside other text),
         `unknown_keys`, `broken_stamp`."""
         self.shapes: list[Shape] = []
+        self.newest_s: float | None = None
+        """Time of the latest line of vLLM's logger that was read, chatter included: silence is told by it."""
 
     def line(
         self, text: bytes, *, envelope_s: float | None = None, envelope_pid: int | None = None
@@ -88,7 +91,7 @@ class Parser:
         match = grammar.HEAD.match(text)
         if match is None:
             return self._custom_head(text, envelope_s, envelope_pid)
-        ts_s = self.stamper.at(match["stamp"], envelope_s)
+        ts_s = self.newest_s = self.stamper.at(match["stamp"], envelope_s)
         pid = int(match["pid"]) if match["pid"] else envelope_pid
         stats_file = match["file"].rsplit(b"/", 1)[-1] in grammar.STATS_FILES
         return Head(ts_s, pid, stats_file, match.end())
@@ -182,13 +185,13 @@ class Parser:
         return pairs
 
     def _learn(self, text: bytes, head: Head, pairs: Pairs) -> None:
-        """Keep a pattern of this line's words, so that its likes cost one match; at most eight, newest first."""
+        """Keep a pattern of this line's words, so that its likes cost one match; a few, newest first."""
         if pairs.unknown:
             return
         shape = shape_of(text, head.end, pairs)
         match = shape.pattern.match(text) if shape is not None else None
         if shape is not None and match is not None:
-            self.shapes = [shape, *self.shapes[:7]]
+            self.shapes = [shape, *self.shapes[: MAX_SHAPES - 1]]
 
     def known(self, data: bytes, start: int) -> "Match | None":
         """Return the match of a line of a known shape that begins at `start`, newest shape first."""

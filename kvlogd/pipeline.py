@@ -6,7 +6,7 @@ record that settles something (an idle moment, a crash). The same lines give the
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -17,6 +17,10 @@ from kvlogd.rules import Rule
 from kvlogd.window import SourceWindow, Window
 
 TICK_S = 30.0
+LONGEST_SILENCE_S = 86400.0
+"""Of a longer silence only the first day is looked at tick by tick: nothing more can come of it."""
+JITTER_S = 60.0
+"""Processes of one log step back by seconds; a stamp further behind than this says that the time before was wrong."""
 QUIET_END_S = 195.0
 """How far the clock runs on at the end of a log that goes on with lines without a stamp: less than a long prefill
 may take, so that the end of a log is never taken for a hang with requests running."""
@@ -86,9 +90,12 @@ class Pipeline:
             self.first_s = to_s
             self._next_tick_s = to_s - to_s % TICK_S + TICK_S
         elif to_s >= self._next_tick_s:
-            while self._next_tick_s <= to_s:
+            end_s = min(to_s, self._next_tick_s + LONGEST_SILENCE_S)
+            while self._next_tick_s <= end_s:
                 self._tick(self._next_tick_s)
                 self._next_tick_s += TICK_S
+            if self._next_tick_s <= to_s:
+                self._next_tick_s = to_s - to_s % TICK_S + TICK_S
         elif to_s < self.now_s:
             return
         self.now_s = to_s
@@ -97,6 +104,11 @@ class Pipeline:
             stops, self._undated_stops = self._undated_stops, []
             for stop in stops:
                 self._apply(stop, to_s)
+
+    def _step_back(self, to_s: float) -> None:
+        """Believe a record whose time lies behind: one stamp from the future must not stop the clock for good."""
+        self.now_s = to_s
+        self._next_tick_s = to_s - to_s % TICK_S + TICK_S
 
     def finish(self, *, unparsed: int = 0, impossible: int = 0) -> None:
         """Say that the log is at its end: lines without a stamp behind the last stamp tell that time went on.
@@ -133,8 +145,7 @@ class Pipeline:
         Of each run, records and events come in order of time.
         """
         past = [(self._adopt(engine, run), lines) for engine, run, lines in lives]
-        streams = [((line.ts_s or 0.0, track, line) for line in lines) for track, lines in past]
-        for at_s, track, line in heapq.merge(*streams, key=itemgetter(0)):
+        for at_s, track, line in heapq.merge(*(_dated(track, lines) for track, lines in past), key=itemgetter(0)):
             self.advance(at_s)
             evidence = track.window.evidence
             if isinstance(line, Stats):
@@ -174,6 +185,8 @@ class Pipeline:
 
     def _stats(self, stats: Stats) -> None:
         at_s = stats.ts_s
+        if self.now_s is not None and at_s < self.now_s - JITTER_S:
+            self._step_back(at_s)
         if self.now_s is None or at_s >= self._next_tick_s or self._undated_stops:
             self.advance(at_s)
         elif at_s > self.now_s:
@@ -298,3 +311,8 @@ class Pipeline:
         found = self._source_bench.judge(self.window, at_s)
         if found:
             self._alert_events += found
+
+
+def _dated(track: Track, lines: Iterable[Stats | Event]) -> Iterator[tuple[float, Track, Stats | Event]]:
+    for line in lines:
+        yield line.ts_s or 0.0, track, line

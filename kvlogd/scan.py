@@ -96,7 +96,9 @@ class Scanner:
             if gap_s:
                 self._gap_s = gap_s
             self._preempts = stats.swapped is not None
-            dense = self._interval_s is not None and 0 <= gap_s <= DENSE * self._interval_s
+            # a record that stands still may have its reason in the lines before it: a pause, a crash
+            moves = stats.prompt_tps > 0 or stats.generation_tps > 0
+            dense = moves and self._interval_s is not None and 0 <= gap_s <= DENSE * self._interval_s
         tail, self._tail = self._tail, b""
         if dense and not self._has_event(tail, 0, len(tail)) and not self._has_event(chunk, at, start):
             return

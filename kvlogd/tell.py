@@ -2,8 +2,10 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 
 from kvlogd import notice
 from kvlogd.model import AlertEvent, AlertState, Run, Severity
@@ -116,7 +118,12 @@ def _block(
         for step in rule.do:
             yield f"      - {step}"
     if db is not None:
-        yield f'    {_DIM if colour else ""}kvlogd sql --db {db} "{notice.sql_for(fired)}"{plain}'
+        yield f"    {_DIM if colour else ''}kvlogd sql --db {quote(str(db))} {_double_quoted(notice.sql_for(fired))}{plain}"
+
+
+def _double_quoted(text: str) -> str:
+    """Return text as one word of a shell: SQL is full of single quotes, so that double ones read better."""
+    return '"' + re.sub(r'([$`"\\])', r"\\\1", text) + '"'
 
 
 def _read(outcome: Outcome, found: bool) -> Iterator[str]:

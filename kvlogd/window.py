@@ -55,7 +55,8 @@ class Window:
         if stats.running or stats.waiting:
             if stats.prompt_tps or stats.generation_tps:
                 self.zero_since_s = self.frozen_since_s = None
-                self.paused = False
+                self.paused = self.stopped = False
+                self.crashed_s = None
             else:
                 self._standstill(stats, last)
         else:
@@ -74,7 +75,7 @@ class Window:
         """Take in an event of this run; `at_s` is its time, or that of the last stamped line before it."""
         times = self.events.setdefault(event.kind, deque(maxlen=1000))
         times.append(at_s)
-        if event.kind in (EventKind.CRASH, EventKind.OOM) and self.crashed_s is None and not self.stopped:
+        if event.kind is EventKind.CRASH and self.crashed_s is None and not self.stopped:
             self.crashed_s = at_s
             self.evidence += 1
         elif event.kind is EventKind.STOP:

@@ -403,6 +403,36 @@ def test_resuming_remembers_a_crash_and_records_of_one_moment() -> None:
     assert told(second.harvest()) == [("engine-stall", "resolved", 400.0)]
 
 
+def test_resuming_gives_each_engine_its_own_records() -> None:
+    first = new_pipeline()
+    first.take(
+        [one._replace(engine_index=i) for t in range(30) for i, one in enumerate((busy(10.0 * t), busy(10.0 * t)))]
+    )
+    before = first.harvest()
+    second = Pipeline(SOURCE, Ids(before.engines, before.runs), SHIPPED)
+    engines = {engine.engine_id: engine for engine in before.engines}
+    of_run = {
+        run.run_id: [s for s, r in zip(before.samples, before.sample_runs, strict=True) if r == run.run_id]
+        for run in before.runs
+    }
+    second.resume((engines[run.engine_id], run, of_run[run.run_id]) for run in before.runs)
+    assert [track.window.count for track in second.tracks()] == [30, 30]
+
+
+def test_one_stamp_from_the_future_does_not_stop_the_clock() -> None:
+    pipeline = new_pipeline()
+    pipeline.take([busy(0), busy(30 * 86400.0), busy(10), record(20, running=0, waiting=3), busy(200)])
+    assert told(pipeline.harvest())[0] == ("engine-stall", "firing", 90.0)
+
+
+def test_a_silence_of_years_costs_no_more_than_one_of_a_day() -> None:
+    pipeline = new_pipeline()
+    pipeline.take([busy(0), record(10, running=0, waiting=3)])
+    pipeline.advance(START_S + 1e11)
+    assert pipeline.now_s == START_S + 1e11
+    assert told(pipeline.harvest()) == [("engine-stall", "firing", 90.0)]
+
+
 def test_what_could_not_be_judged_is_said() -> None:
     pipeline = new_pipeline()
     pipeline.take([busy(10.0 * i) for i in range(5)])

@@ -180,6 +180,13 @@ def test_a_rule_that_is_gone_is_told_without_advice() -> None:
     assert "    what to do" not in lines
 
 
+def test_the_query_cannot_run_what_a_file_name_says() -> None:
+    fired = event()._replace(key=AlertKey("kv-leak", "x$(id)`id`.log/0", 1))
+    [line] = [line for line in text(outcome(fired), db=Path("a b.duckdb")) if "SELECT" in line]
+    assert "--db 'a b.duckdb'" in line
+    assert r"x\$(id)\`id\`.log/0" in line
+
+
 def test_the_query_is_given_where_a_store_is_kept() -> None:
     assert not any("SELECT" in line for line in text(outcome(event())))
     [line] = [line for line in text(outcome(event()), db=Path("h.duckdb")) if "SELECT" in line]
