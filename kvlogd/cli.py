@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvlogd import __version__
-from kvlogd.errors import KvlogdError
+from kvlogd.errors import ConfigError, KvlogdError
 
 FINE, FOUND, WRONG = 0, 1, 2
 
@@ -33,6 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # whoever read us has seen enough; python would complain once more at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        _complain(KvlogdError(f"cannot write ({error.strerror})", where="standard output", mend="free disk space"))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return WRONG
     return status
 
 
@@ -89,6 +93,8 @@ def _replay(arguments: argparse.Namespace) -> int:
     from kvlogd.stamp import HOST_ZONE, zone
     from kvlogd.tell import json_lines, status_of, text_blocks
 
+    if arguments.report is not None:
+        _refuse_to_overwrite(arguments.report)
     folders = [shipped_folder(), *([arguments.rules] if arguments.rules else [])]
     rules = load_rules(folders)
     options = replaying.Options(
@@ -115,6 +121,15 @@ def _replay(arguments: argparse.Namespace) -> int:
     for error in outcome.errors:
         _complain(error)
     return status_of(outcome)
+
+
+def _refuse_to_overwrite(page: Path) -> None:
+    """Raise ConfigError where the page would take the place of something else: `--report *.log` names a log."""
+    if page.is_file() and page.stat().st_size:
+        with page.open("rb") as file:
+            is_page = file.read(15).lower() == b"<!doctype html>"
+        if not is_page:
+            raise ConfigError("is there already and is no page", where=str(page), mend="name another file")
 
 
 def _colour() -> bool:
@@ -187,7 +202,6 @@ def _rules_list(arguments: argparse.Namespace) -> int:
 
 
 def _rules_show(arguments: argparse.Namespace) -> int:
-    from kvlogd.errors import ConfigError
     from kvlogd.kinds import about
     from kvlogd.quantity import nearest
     from kvlogd.rules import load_rules, shipped_folder

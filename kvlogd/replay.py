@@ -132,8 +132,9 @@ class SourceReader:
         if last is not None:
             found = self._parser.line(last.text, envelope_s=last.ts_s, envelope_pid=last.pid)
             self._pipeline.take([] if found is None else [found])
-        if self._parser.newest_s is not None and self._pipeline.now_s is not None:
-            self._pipeline.advance(max(self._parser.newest_s, self._pipeline.now_s))
+        newest_s = self._parser.newest_s
+        if newest_s is not None and self._pipeline.now_s is not None and newest_s > self._pipeline.now_s:
+            self._pipeline.advance(newest_s)
         if self._resumed:
             self._commit()
             self._pipeline.close_unconfirmed(self._store.alert_events(self._source))

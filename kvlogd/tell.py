@@ -118,7 +118,8 @@ def _block(
         for step in rule.do:
             yield f"      - {step}"
     if db is not None:
-        yield f"    {_DIM if colour else ''}kvlogd sql --db {quote(str(db))} {_double_quoted(notice.sql_for(fired))}{plain}"
+        query = _double_quoted(notice.sql_for(fired))
+        yield f"    {_DIM if colour else ''}kvlogd sql --db {quote(str(db))} {query}{plain}"
 
 
 def _double_quoted(text: str) -> str:

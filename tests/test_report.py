@@ -438,3 +438,11 @@ def test_labels_share_rows_only_where_they_fit() -> None:
 def test_paths_are_relative() -> None:
     assert line_path([(5, 7)]) == "M5 7h0"
     assert line_path([(5, 7), (6, 3), (9, 3)]) == "M5 7l1-4 3 0"
+
+
+def test_a_page_never_takes_the_place_of_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_bytes(b"INFO 11-29 14:16:25 [loggers.py:335] something\n")
+    assert main(["replay", "--timezone", "UTC", "--report", str(log), str(log)]) == 2
+    assert "is there already and is no page" in capsys.readouterr().err
+    assert log.read_bytes().startswith(b"INFO")
