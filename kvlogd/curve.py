@@ -24,6 +24,8 @@ DROP = 0.0015
 """A fall of the idle usage that is more than rounding: something gives blocks back by itself."""
 NEAR = 6.0
 """Spells nearer than so many records are one: their usage hangs together."""
+NOISY_S = 86400.0
+"""Where idle usage falls by itself (delayed frees) it follows the traffic, and only a whole day tells."""
 KEPT = 400
 """Spells that are remembered of a whole run, evenly thinned out."""
 _BINS = [min(r, 8) if r <= 8 else min(43, 8 + int(log(r / 8) / log(1.15))) for r in range(4096)]
@@ -181,6 +183,8 @@ class Stretch(NamedTuple):
     """Prompt and generated tokens of the stretch together, but for prompts found in the prefix cache."""
     prompt_rate: float
     """Prompt tokens a block."""
+    pace: float
+    """Tokens that each running request generates a block."""
     prompted: float
 
 
@@ -199,6 +203,7 @@ def stretch_of(blocks: Sequence[Block], least_rows: int, short: bool, wanted: Co
         sum([block.mean_usage for block in blocks]) / len(blocks),
         sum([block.fresh_tokens for block in blocks]),
         prompt / len(blocks),
+        sum([block.tokens_each for block in blocks]) / len(blocks),
         sum([block.prompted for block in blocks]) / len(blocks),
     )
 

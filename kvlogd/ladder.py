@@ -10,7 +10,19 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import NamedTuple
 
-from kvlogd.curve import FLOOR, PRINT_STEP, Block, Shift, Spells, Stretch, block_of, climbs, compare, stretch_of
+from kvlogd.curve import (
+    FLOOR,
+    NOISY_S,
+    PRINT_STEP,
+    Block,
+    Shift,
+    Spells,
+    Stretch,
+    block_of,
+    climbs,
+    compare,
+    stretch_of,
+)
 from kvlogd.model import Stats
 
 
@@ -24,6 +36,8 @@ class Rung(NamedTuple):
     """The shift that is enough, as a share of the pool: the longer the stretch, the less."""
     young: int | None = None
     """Compared only while the run has at most this many blocks: later a short stretch is only the day's weather."""
+    heavy: bool = False
+    """Short enough for some huge requests to outlast it, long enough to see that they slow the others."""
 
 
 class Level(NamedTuple):
@@ -37,7 +51,7 @@ class Level(NamedTuple):
 
 LEVELS = (
     Level(10, 1, (Rung(3, 2, 0.08, 60), Rung(6, 2, 0.06, 60))),
-    Level(60, 3, (Rung(3, 2, 0.08, 48), Rung(6, 2, 0.06, 72), Rung(12, 3, 0.04), Rung(36, 4, 0.03))),
+    Level(60, 3, (Rung(3, 2, 0.08, 48, True), Rung(6, 2, 0.06, 72, True), Rung(12, 3, 0.04), Rung(36, 4, 0.03))),
     Level(360, 1, (Rung(12, 3, 0.03), Rung(24, 4, 0.025), Rung(48, 6, 0.02))),
 )
 """At 10 s a record: blocks of 100 s, 10 min and 1 h, stretches from 5 min to 2 days."""
@@ -48,9 +62,18 @@ GRADUAL = 0.35
 """The middle half of the rise must take at least this share of the stretch."""
 JUMP = 0.5
 """No two evaluations in a row may bring more than this share of the rise (stretches of an hour and longer)."""
-SAME_MIX = 0.15
+SAME_MIX = 0.1
 """How far the log-ratio of prompt to generated tokens may move where load alone cannot tell (closed loops)."""
 SAME_HITS = 0.08
+"""How far the prefix cache's hit rate may move there; twice as far elsewhere: new system prompts move it."""
+SAME_RATE = 1.15
+"""How far the rate of prompt tokens may move, as a factor."""
+LONGER = 0.35
+"""By how much of their usage requests may grow unseen while their mix stays the same."""
+SLOWER = 0.75
+"""A leak costs no steps: where requests generate slower than this share of their pace, they have got heavier."""
+PAYERS = 0.15
+"""Largest share of the running requests that may generate on and on while the mix stays the same."""
 FLAT_BY = 0.05
 SPREAD = 0.5
 """Standard deviation of the requests' sizes, as a share of their mean."""
@@ -65,6 +88,8 @@ class Verdict(NamedTuple):
 
     at_s: float
     since_s: float
+    stretch_s: float
+    """How long the newest stretch is."""
     rung: Rung
     shift: Shift
     rate_per_s: float
@@ -113,6 +138,10 @@ class _LevelState:
         self.seen = 0
         self.rungs = [_RungState(rung) for rung in level.rungs]
 
+    def verdicts(self) -> list[Verdict]:
+        """Return what the rungs that say leak say."""
+        return [state.verdict for state in self.rungs if state.verdict is not None]
+
 
 class Ladder:
     """The comparisons of one run. Feed it records; `verdicts` holds the rungs that say leak now."""
@@ -139,7 +168,8 @@ class Ladder:
                 closed = True
         if closed:
             self._levels = [state for state in self._levels if not self._outgrown(state, kv_tokens)]
-            self.verdicts = [r.verdict for s in self._levels for r in s.rungs if r.verdict is not None]
+            least_s = 0.0 if self._spells.last_drop is None else NOISY_S
+            self.verdicts = [v for s in self._levels for v in s.verdicts() if v.stretch_s >= least_s]
             if self._idle is not None:
                 self.verdicts.append(self._idle)
         return closed
@@ -216,7 +246,7 @@ def judge_idle(spells: Spells) -> Verdict | None:
     if lasted_s < IDLE_HOLD_S or lost < IDLE.by:
         return None
     shift = Shift(lost, lost, lost, PRINT_STEP, lost, PRINT_STEP, lost, 1, 0.0, 0.0, spells.lowest)
-    return Verdict(raised[-1].end_s, raised[0].start_s, IDLE, shift, lost / lasted_s, raised[-1].usage, None)
+    return Verdict(raised[-1].end_s, raised[0].start_s, lasted_s, IDLE, shift, lost / lasted_s, raised[-1].usage, None)
 
 
 def judge(
@@ -231,12 +261,15 @@ def judge(
         return None
     if turnovers is not None and shift.mean < 3 * request_noise(shift, turnovers):
         return None
+    if rung.heavy and now.pace < SLOWER * reference.pace:
+        return None
     quarter_s = last_below(state.history, 0.25 * shift.shift)
-    if not gradual(state.history, shift.shift, quarter_s, now.end_s - now.start_s, jumps=rung.blocks >= 12):
+    length_s = now.end_s - now.start_s
+    if not gradual(state.history, shift.shift, quarter_s, length_s, jumps=rung.blocks >= 12):
         return None
     since_s = quarter_s if quarter_s is not None else reference.end_s
     if kv_tokens is None:
-        if now.end_s - now.start_s < OUTLASTS_S:
+        if length_s < OUTLASTS_S:
             return None
     elif paid(balance, since_s, shift.mean * kv_tokens):
         return None
@@ -244,7 +277,7 @@ def judge(
     if quarter_s is not None:
         span_s = max(1.0, min(span_s, (now.end_s - quarter_s) / 0.75))
     peak = max(now.points.keys() & reference.points.keys())
-    return Verdict(now.end_s, since_s, rung, shift, shift.shift / span_s, now.points[peak].usage, turnovers)
+    return Verdict(now.end_s, since_s, length_s, rung, shift, shift.shift / span_s, now.points[peak].usage, turnovers)
 
 
 def rises(blocks: Sequence[Block], verdict: Verdict, short: bool) -> bool:
@@ -293,12 +326,14 @@ def paid(balance: Sequence[Balance], since_s: float, tokens: float) -> bool:
         fewest = min(fewest, block.least_running)
     if not blocks or not fewest:
         return False
-    return each <= 2.0 * tokens and each * min(fewest, max(1, int(SAME_MIX * running / blocks))) >= 0.7 * tokens
+    return each <= 2.0 * tokens and each * min(fewest, max(1, int(PAYERS * running / blocks))) >= 0.7 * tokens
 
 
 def sure(shift: Shift, reference: Stretch, now: Stretch) -> bool:
     """Return whether the shift is beyond its error and uniform over the loads."""
     if shift.bins > 2 and shift.intercept >= 5 * shift.error:
+        if abs((now.hit_rate or 0.0) - (reference.hit_rate or 0.0)) > 2 * SAME_HITS:
+            return False
         return shift.smallest >= 0.25 * shift.shift and shift.intercept <= 2.5 * shift.mean
     tells = shift.bins > 2 and shift.highest_running >= 1.3 * shift.lowest_running and 2 * shift.error < shift.mean
     return not tells and flat(shift, reference, now)
@@ -315,9 +350,11 @@ def flat(shift: Shift, reference: Stretch, now: Stretch) -> bool:
         return False  # the pool was emptier than that meanwhile: it is not in every record
     if reference.mix is None or now.mix is None or abs(now.mix - reference.mix) > SAME_MIX:
         return False
-    # blocks that are freed late grow with the requests that end: at most all of the usage does
-    faster = now.prompt_rate / max(1.0, reference.prompt_rate) - 1.0
-    if faster > SAME_MIX and shift.mean <= faster * shift.before:
+    # requests a third longer may look the same; where their rate has moved as well, more may: slower steps change
+    # what a request holds, and blocks that are freed late grow with the requests that end
+    ratio = max(1.0, now.prompt_rate) / max(1.0, reference.prompt_rate)
+    alike = 1 / SAME_RATE <= ratio <= SAME_RATE
+    if shift.mean <= (LONGER if alike else max(2 * LONGER, ratio - 1.0)) * shift.before:
         return False
     if reference.hit_rate is None or now.hit_rate is None:
         return reference.hit_rate is now.hit_rate

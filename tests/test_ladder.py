@@ -165,3 +165,32 @@ def test_last_below_looks_from_the_end() -> None:
     history = deque([(0.0, 0.0), (1.0, 0.2), (2.0, 0.05), (3.0, 0.3)])
     assert last_below(history, 0.1) == 2.0
     assert last_below(history, 0.0) is None
+
+
+def test_where_idle_usage_falls_by_itself_only_a_day_tells() -> None:
+    def usage(i: int, running: int) -> float:
+        if not running:
+            return 0.1 if i == 100 else 0.0  # one lease that expired
+        return leaking(i, running)
+
+    def load(i: int, rng: random.Random) -> int:
+        return 0 if i in (50, 100, 150) else rng.randint(4, 14)
+
+    assert first_fire(traffic(3000, leaking)) is not None
+    assert first_fire(traffic(3000, usage, running=load)) is None
+
+
+@pytest.mark.parametrize(("lost", "fires"), [(0.12, True), (0.05, False)])
+def test_at_one_load_only_more_than_requests_can_grow_unseen_counts(lost: float, fires: bool) -> None:
+    def usage(i: int, _running: int) -> float:
+        return 0.2 + lost * min(1.0, max(0, i - 1500) / 1500)
+
+    at = first_fire(traffic(6000, usage, running=lambda _i, _g: 10))
+    assert (at is not None) is fires
+
+
+def test_a_hit_rate_that_moves_says_that_prompts_changed() -> None:
+    rows = (
+        s._replace(prefix_hit_rate=0.2 if i < 1500 else 0.6) for i, s in enumerate(traffic(3000, leaking, hit_rate=0.2))
+    )
+    assert first_fire(rows) is None

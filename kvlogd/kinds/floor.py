@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from pydantic import BaseModel, ConfigDict
 
-from kvlogd.curve import Spell, Spells, climbs, median, newest
+from kvlogd.curve import NOISY_S, Spell, Spells, climbs, median, newest
 from kvlogd.fields import Count, Duration, Points
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
 from kvlogd.window import Window
@@ -25,8 +25,6 @@ SURE_FLOOR = 2
 """Spells at the lowest usage that make it a floor that this run comes back to."""
 UNSURE_SPELLS = 6
 """Raised spells that count where the floor was seen but once: so many never fall in a row by chance."""
-NOISY_S = 86400.0
-"""Where idle usage falls by itself (delayed frees) it follows the traffic, and only a whole day tells."""
 
 
 class Params(BaseModel):
