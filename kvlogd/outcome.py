@@ -1,10 +1,10 @@
 """What a replay comes to: the records that `tell` and `report` make words and pictures of."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kvlogd.errors import KvlogdError
-from kvlogd.model import AlertEvent, Engine, Gap, Run
+from kvlogd.model import AlertEvent, AlertState, Engine, Gap, Run
 
 
 class SourceReport(NamedTuple):
@@ -35,3 +35,24 @@ class Outcome(NamedTuple):
     runs: Sequence[Run]
     sources: Sequence[SourceReport]
     errors: Sequence[KvlogdError]
+
+
+class Episode(NamedTuple):
+    """A finding from its first alert to what ended it; None while it goes on at the log's end."""
+
+    fired: AlertEvent
+    over: AlertEvent | None
+
+
+def episodes_in(alerts: Iterable[AlertEvent]) -> list[Episode]:
+    """Return each firing with what ended it, in order of time."""
+    going_on: dict[object, int] = {}
+    found: list[Episode] = []
+    for event in alerts:
+        if event.state is AlertState.FIRING and event.key not in going_on:
+            going_on[event.key] = len(found)
+            found.append(Episode(event, None))
+        elif event.state is AlertState.RESOLVED and event.key in going_on:
+            at = going_on.pop(event.key)
+            found[at] = found[at]._replace(over=event)
+    return found

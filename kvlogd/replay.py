@@ -5,7 +5,6 @@ The same parser, rules, alert state and store as the daemon, with the logs' own 
 
 import heapq
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import tzinfo
@@ -104,7 +103,6 @@ class SourceReader:
         self._gaps: list[Gap] = []
         self._lost: list[Gap] = []
         """Gaps that are committed already."""
-        self._counts: Counter[str] = Counter()
         self._resumed = False
 
     def read(self, file: LogFile) -> Iterator[int]:

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
 
 from kvlogd import notice
 from kvlogd.chart import STYLE, Axis, Fit, Level, Mark, Point, Span, chart, clock, escaped, fit_of
 from kvlogd.errors import ConfigError
-from kvlogd.model import AlertEvent, AlertState, Engine, Run, Severity
-from kvlogd.outcome import Outcome, SourceReport
+from kvlogd.model import AlertEvent, Engine, Run, Severity
+from kvlogd.outcome import Episode, Outcome, SourceReport, episodes_in
 from kvlogd.quantity import duration_text
 from kvlogd.rules import Rule
 from kvlogd.store import Store
@@ -92,13 +91,6 @@ _HEAD = f"""<!DOCTYPE html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="color-scheme" content="light dark">
 <style>{STYLE}{_STYLE}</style></head><body><main>"""
-
-
-class Episode(NamedTuple):
-    """A finding from its first alert to what ended it; None while it goes on at the log's end."""
-
-    fired: AlertEvent
-    over: AlertEvent | None
 
 
 def write_report(path: Path, outcome: Outcome, store: Store, rules: Sequence[Rule]) -> None:
@@ -189,16 +181,7 @@ def page(
 
 def episodes_of(alerts: Iterable[AlertEvent]) -> list[Episode]:
     """Return each firing with what ended it, the gravest first, then the oldest."""
-    going_on: dict[object, int] = {}
-    found: list[Episode] = []
-    for event in alerts:
-        if event.state is AlertState.FIRING and event.key not in going_on:
-            going_on[event.key] = len(found)
-            found.append(Episode(event, None))
-        elif event.state is AlertState.RESOLVED and event.key in going_on:
-            at = going_on.pop(event.key)
-            found[at] = found[at]._replace(over=event)
-    return sorted(found, key=lambda e: (_ORDER[e.fired.severity], e.fired.since_s))
+    return sorted(episodes_in(alerts), key=lambda e: (_ORDER[e.fired.severity], e.fired.since_s))
 
 
 def _lead(outcome: Outcome, episodes: Sequence[Episode]) -> str:

@@ -9,7 +9,7 @@ from shlex import quote
 
 from kvlogd import notice
 from kvlogd.model import AlertEvent, AlertState, Run, Severity
-from kvlogd.outcome import Outcome, SourceReport
+from kvlogd.outcome import Outcome, SourceReport, episodes_in
 from kvlogd.quantity import duration_text
 from kvlogd.rules import Rule
 
@@ -71,25 +71,11 @@ def text_blocks(outcome: Outcome, rules: Sequence[Rule], db: Path | None, colour
     """Yield the lines of a report for people: a block a finding, then what was read and where rules abstained."""
     by_id = {rule.id: rule for rule in rules}
     told: set[str] = set()
-    episodes = _episodes(outcome.alerts)
+    episodes = episodes_in(outcome.alerts)
     for fired, resolved in episodes:
         yield from _block(fired, resolved, by_id.get(fired.key.rule), outcome.runs, db, colour, told)
         yield ""
     yield from _read(outcome, bool(episodes))
-
-
-def _episodes(alerts: Sequence[AlertEvent]) -> list[tuple[AlertEvent, AlertEvent | None]]:
-    """Return each firing with the event that ended it; None while it goes on at the log's end."""
-    open_: dict[object, int] = {}
-    episodes: list[tuple[AlertEvent, AlertEvent | None]] = []
-    for event in alerts:
-        if event.state is AlertState.FIRING and event.key not in open_:
-            open_[event.key] = len(episodes)
-            episodes.append((event, None))
-        elif event.state is AlertState.RESOLVED and event.key in open_:
-            at = open_.pop(event.key)
-            episodes[at] = (episodes[at][0], event)
-    return episodes
 
 
 def _block(

@@ -114,7 +114,6 @@ class SourceWindow:
         self.ready_s: float | None = None
         self.requests_unseen = 0
         """Requests answered since the server was ready, or since the last stats record."""
-        self.crashed = False
 
     def may_be_blind(self) -> bool:
         """Return whether no record has come since the server was ready, or since statistics were switched off."""
