@@ -168,6 +168,10 @@ class Gap(NamedTuple):
     reason: str
     lines: int
     """How many lines were lost; 0 where that is not known."""
+    lost_bytes: int | None = None
+    """How many bytes were lost, where that is what is known."""
+    until_s: float | None = None
+    """When reading went on, where the gap is one of time."""
 
 
 class Finding(NamedTuple):

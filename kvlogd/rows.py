@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kvlogd.alerts import Standing
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Engine, Event, EventKind, Gap, Run, Severity, Stats
 
 GpuRow = tuple[float, str, float | None, float | None, float | None, float | None, float | None, float | None]
@@ -17,28 +18,24 @@ HostRow = tuple[float, str | None, float | None]
 
 
 class Position(NamedTuple):
-    """How far one file of one source has been read, in bytes; `file_id` is a signature that survives a rename."""
+    """How far one file (or the journal) of one source has been read; `file_id` survives a rename."""
 
     source: str
     file_id: str
     offset: int
+    head: str | None = None
+    marker: str | None = None
+    cursor: str | None = None
+    done: bool = False
+    seen_s: float | None = None
 
 
-class AlertRow(NamedTuple):
-    """The state of one alert, so that it outlives a restart. `state` None takes the alert out of the store."""
+class Memory(NamedTuple):
+    """What the rules of a source remember; `code` says who can read it."""
 
-    key: AlertKey
-    state: AlertState | None
-    entered_s: float
-    """When it entered this state."""
-    since_s: float | None
-    keep_until_s: float | None
-    value: float | None
-    evidence: Mapping[str, float]
-    severity: Severity
-    verdict: str
     source: str
-    engine_index: int | None
+    code: str
+    memory: bytes
 
 
 class Batch(NamedTuple):
@@ -51,9 +48,13 @@ class Batch(NamedTuple):
     events: Sequence[tuple[int | None, int | None, Event]] = ()
     """(engine_id, run_id, event)"""
     alert_events: Sequence[AlertEvent] = ()
-    alerts: Sequence[AlertRow] = ()
+    standings: Sequence[Standing] = ()
+    """Alerts that began or changed."""
+    over: Sequence[AlertKey] = ()
+    """Alerts that are neither pending nor firing any more."""
     gaps: Sequence[Gap] = ()
     positions: Sequence[Position] = ()
+    memories: Sequence[Memory] = ()
     gpu_samples: Sequence[GpuRow] = ()
     host_samples: Sequence[HostRow] = ()
 
@@ -84,10 +85,10 @@ def alert_event_values(e: AlertEvent) -> tuple[Any, ...]:
     return (e.at_s, *e.key, e.state.value, *facts, e.reason)
 
 
-def alert_values(row: AlertRow) -> tuple[Any, ...]:
+def standing_values(standing: Standing) -> tuple[Any, ...]:
     """Return the values of one row of `alerts`, in the order of its columns."""
-    facts = (row.verdict, row.severity.value, row.source, row.engine_index, row.since_s, row.value)
-    return (*row.key, str(row.state), *facts, _numbers(row.evidence), row.entered_s, row.keep_until_s)
+    return (*standing.key, standing.state.value, *standing[2:7], standing.verdict, standing.severity.value,
+            standing.source, standing.engine_index, standing.value, _numbers(standing.evidence))  # fmt: skip
 
 
 def alert_event(row: Sequence[Any]) -> AlertEvent:
@@ -97,11 +98,13 @@ def alert_event(row: Sequence[Any]) -> AlertEvent:
     return AlertEvent(AlertKey(rule, scope, run), *facts, json.loads(evidence), reason)
 
 
-def alert_row(row: Sequence[Any]) -> AlertRow:
+def standing(row: Sequence[Any]) -> Standing:
     """Return the record of one row of `alerts`, times as Unix seconds."""
-    rule, scope, run, state, verdict, severity, source, index, since_s, value, evidence, entered_s, keep_s = row
-    facts = (AlertState(state), entered_s, since_s, keep_s, value, json.loads(evidence))
-    return AlertRow(AlertKey(rule, scope, run), *facts, Severity(severity), verdict, source, index)
+    rule, scope, run, state, entered_s, since_s, seen_s, true_for_s, clear_since_s, verdict, severity, *rest = row
+    source, index, value, evidence = rest
+    times = (entered_s, since_s, seen_s, true_for_s, clear_since_s)
+    facts = (verdict, Severity(severity), source, index, value, json.loads(evidence))
+    return Standing(AlertKey(rule, scope, run), AlertState(state), *times, *facts)
 
 
 def _numbers(numbers: Mapping[str, float]) -> str:

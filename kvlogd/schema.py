@@ -6,9 +6,7 @@ Promises names, types and units to people who write SQL. Imports no database; `p
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-SCHEMA_VERSION = 1
-MIGRATIONS: Mapping[int, Sequence[str]] = {}
-"""For each older version the statements that lift a store to the next one. Never edit an entry once released."""
+SCHEMA_VERSION = 2
 
 
 class Column(NamedTuple):
@@ -156,13 +154,21 @@ HOST_SAMPLES = Table(
 )
 ALERTS = Table(
     "alerts",
-    "The state of each alert as it is now.",
+    "The alerts that are pending or firing, each as it stands now.",
     (
         *_ALERT_KEY,
-        Column("state", "VARCHAR", "pending, firing or resolved", required=True),
-        *_ALERT_FACTS,
-        Column("state_at", "TIMESTAMPTZ", "when it entered this state", required=True),
-        Column("keep_until", "TIMESTAMPTZ", "until when it keeps firing although it is clear"),
+        Column("state", "VARCHAR", "pending or firing", required=True),
+        Column("entered", "TIMESTAMPTZ", "when it entered this state", required=True),
+        Column("since", "TIMESTAMPTZ", "when the thing that was found began", required=True),
+        Column("seen", "TIMESTAMPTZ", "when it was judged last", required=True),
+        Column("true_for_s", "DOUBLE", "for how long it has been found without a break, s", required=True),
+        Column("clear_since", "TIMESTAMPTZ", "since when it has not been found any more; NULL while it is"),
+        Column("verdict", "VARCHAR", "what was found", required=True),
+        Column("severity", "VARCHAR", "info, warning or critical", required=True),
+        Column("source", "VARCHAR", "name of the source", required=True),
+        Column("engine_index", "INTEGER", "vLLM's data-parallel rank"),
+        Column("value", "DOUBLE", "headline number, in the unit that the rule's kind documents"),
+        Column("evidence", "VARCHAR", "JSON object of numbers by name"),
     ),
     key=("rule", "scope", "run_id"),
 )
@@ -182,10 +188,25 @@ POSITIONS = Table(
     "How far each file has been read; commits together with the rows read from it.",
     (
         Column("source", "VARCHAR", "name of the source", required=True),
-        Column("file_id", "VARCHAR", "signature of the file, the same after a rename", required=True),
+        Column("file_id", "VARCHAR", "signature of the file, the same after a rename; or `journal`", required=True),
         Column("byte_offset", "BIGINT", "bytes read and stored", required=True),
+        Column("head", "VARCHAR", "`N:HEX`: hash of the first N bytes of a file that is tailed"),
+        Column("marker", "VARCHAR", "`N:HEX`: hash of the N bytes before byte_offset"),
+        Column("cursor", "VARCHAR", "journald's cursor of the last entry that was read"),
+        Column("done", "BOOLEAN", "true for a file that was read to its end and will not grow any more"),
+        Column("seen", "TIMESTAMPTZ", "when the position was last moved, by the host's clock"),
     ),
     key=("source", "file_id"),
+)
+MEMORIES = Table(
+    "memories",
+    "What the rules of one source remember, so that a restart need not read its whole history again.",
+    (
+        Column("source", "VARCHAR", "name of the source", required=True),
+        Column("code", "VARCHAR", "which kvlogd and which rules wrote it; no other can read it", required=True),
+        Column("memory", "BLOB", "the state, compressed", required=True),
+    ),
+    key=("source",),
 )
 GAPS = Table(
     "gaps",
@@ -195,6 +216,8 @@ GAPS = Table(
         Column("ts", "TIMESTAMPTZ", "time of the last record before the gap"),
         Column("reason", "VARCHAR", "why it could not be read", required=True),
         Column("lines", "BIGINT", "how many lines or records were lost; 0 where that is not known"),
+        Column("lost_bytes", "BIGINT", "how many bytes were lost, where that is what is known"),
+        Column("until", "TIMESTAMPTZ", "when reading went on, where the gap is one of time"),
     ),
 )
 META = Table(
@@ -207,7 +230,7 @@ META = Table(
     key=("key",),
 )
 TABLES = (
-    ENGINES, RUNS, SAMPLES, EVENTS, GPU_SAMPLES, HOST_SAMPLES, ALERTS, ALERT_EVENTS, POSITIONS, GAPS, META,
+    ENGINES, RUNS, SAMPLES, EVENTS, GPU_SAMPLES, HOST_SAMPLES, ALERTS, ALERT_EVENTS, POSITIONS, MEMORIES, GAPS, META,
 )  # fmt: skip
 
 _KV = View(
@@ -275,18 +298,47 @@ QUALIFY state = 'firing'
 VIEWS = (_KV, _ENGINE_MINUTES, _ALERT_HISTORY)
 
 
+def create(table: Table) -> Iterator[str]:
+    """Yield the statements that make one empty table, comments included."""
+    columns = ", ".join(f"{c.name} {c.type}{' NOT NULL' if c.required else ''}" for c in table.columns)
+    yield f"CREATE TABLE {table.name} ({columns})"
+    yield from _comments("TABLE", table)
+
+
+def extend(table: Table, *names: str) -> Iterator[str]:
+    """Yield the statements that add the named columns to a table that is there."""
+    for column in table.columns:
+        if column.name in names:
+            yield f"ALTER TABLE {table.name} ADD COLUMN {column.name} {column.type}"
+            yield f"COMMENT ON COLUMN {table.name}.{column.name} IS {_quoted(column.comment)}"
+
+
 def ddl() -> Iterator[str]:
     """Yield the statements that make an empty database a store, comments included."""
     for table in TABLES:
-        columns = ", ".join(f"{c.name} {c.type}{' NOT NULL' if c.required else ''}" for c in table.columns)
-        yield f"CREATE TABLE {table.name} ({columns})"
-        yield from _comments("TABLE", table)
+        yield from create(table)
     for view in VIEWS:
         yield f"CREATE VIEW {view.name} AS {view.query}"
         yield from _comments("VIEW", view)
 
 
-def upgrade(found: int, migrations: Mapping[int, Sequence[str]] = MIGRATIONS) -> list[str]:
+def migrations() -> Mapping[int, Sequence[str]]:
+    """Return for each older version the statements that lift a store to the next one.
+
+    Never edit an entry once released.
+    """
+    return {
+        1: (
+            "DROP TABLE alerts",  # no kvlogd of that version wrote a row into it
+            *create(ALERTS),
+            *extend(POSITIONS, "head", "marker", "cursor", "done", "seen"),
+            *extend(GAPS, "lost_bytes", "until"),
+            *create(MEMORIES),
+        )
+    }
+
+
+def upgrade(found: int, migrations: Mapping[int, Sequence[str]]) -> list[str]:
     """Return the statements that lift a store of version `found` to SCHEMA_VERSION; raises KeyError where one lacks."""
     return [statement for version in range(found, SCHEMA_VERSION) for statement in migrations[version]]
 

@@ -16,15 +16,15 @@ from typing import Any, Self
 
 import duckdb
 
-from kvlogd import arrow, lock, rows, schema
+from kvlogd import lock, rows, schema, transaction
+from kvlogd.alerts import Standing
 from kvlogd.errors import StoreError
-from kvlogd.model import AlertEvent, AlertKey, Engine, Event, Gap, Run, Stats
-from kvlogd.rows import AlertRow, Answer, Batch
+from kvlogd.model import AlertEvent, Engine, Event, Gap, Run, Stats
+from kvlogd.rows import Answer, Batch, Memory, Position
 
 _UMASK = 0o027
 _CHUNK_ROWS = 4096
 _SPARE_BYTES = 64 * 2**20
-_IN = "kvlogd_incoming"
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,
     "memory_limit": "128MB",
@@ -61,7 +61,7 @@ class Store:
 
     @classmethod
     def open(
-        cls, path: Path, *, read_only: bool = False, migrations: Mapping[int, Sequence[str]] = schema.MIGRATIONS
+        cls, path: Path, *, read_only: bool = False, migrations: Mapping[int, Sequence[str]] | None = None
     ) -> Self:
         """Open the store at `path`, creating or migrating it unless `read_only`.
 
@@ -70,7 +70,7 @@ class Store:
         store = cls(path, read_only=read_only, lock_fd=None if read_only else lock.take(path))
         ready = False
         try:
-            _prepare(store._connected(), path, read_only, migrations)
+            _prepare(store._connected(), path, read_only, schema.migrations() if migrations is None else migrations)
             ready = True
         except duckdb.Error as error:
             raise StoreError(_one_line(error), where=str(path), mend="restore a snapshot or move it away") from error
@@ -121,7 +121,7 @@ class Store:
             con = self._connected()
             with _private_files():
                 con.execute("BEGIN TRANSACTION")
-                _write(con, batch)
+                transaction.write(con, batch)
                 con.execute("COMMIT")
             done = True
         except (duckdb.Error, ValueError, OverflowError) as error:
@@ -151,11 +151,19 @@ class Store:
         """Return all gaps, oldest first."""
         return [Gap(*row) for row in self._rows(schema.select(schema.GAPS))]
 
-    def alert_rows(self) -> list[AlertRow]:
-        """Return the state of each alert."""
+    def standings(self) -> list[Standing]:
+        """Return the alerts that are pending or firing."""
         return [
-            rows.alert_row(row) for row in self._rows(f"{schema.select(schema.ALERTS)} ORDER BY rule, scope, run_id")
+            rows.standing(row) for row in self._rows(f"{schema.select(schema.ALERTS)} ORDER BY rule, scope, run_id")
         ]
+
+    def places(self) -> list[Position]:
+        """Return all positions, with what identifies a tailed file."""
+        return [Position(*row) for row in self._rows(schema.select(schema.POSITIONS))]
+
+    def memories(self) -> list[Memory]:
+        """Return what the rules of each source remember."""
+        return [Memory(*row) for row in self._rows(schema.select(schema.MEMORIES))]
 
     def alert_events(self, source: str | None = None) -> list[AlertEvent]:
         """Return the alert events of one source or of all, oldest first."""
@@ -383,66 +391,3 @@ def _shown(name: str, kind: str) -> str:
     if kind == _WITH_ZONE:
         return _RFC3339.format(name)
     return f"CAST({name} AS VARCHAR)" if _WITH_ZONE in kind else name
-
-
-def _write(con: duckdb.DuckDBPyConnection, batch: Batch) -> None:
-    _replace(con, schema.ENGINES, batch.engines)
-    _replace(con, schema.RUNS, batch.runs)
-    _append_samples(con, batch.samples, batch.sample_runs)
-    _append(con, schema.EVENTS, [rows.event_values(*event) for event in batch.events])
-    _append(con, schema.ALERT_EVENTS, [rows.alert_event_values(event) for event in batch.alert_events])
-    _forget(con, [row.key for row in batch.alerts if row.state is None])
-    _replace(con, schema.ALERTS, [rows.alert_values(row) for row in batch.alerts if row.state])
-    _append(con, schema.GAPS, batch.gaps)
-    _replace(con, schema.POSITIONS, batch.positions)
-    _append(con, schema.GPU_SAMPLES, _fresh(con, schema.GPU_SAMPLES, batch.gpu_samples))
-    _append(con, schema.HOST_SAMPLES, _fresh(con, schema.HOST_SAMPLES, batch.host_samples))
-
-
-def _fresh(con: duckdb.DuckDBPyConnection, table: schema.Table, readings: Sequence[Any]) -> Sequence[Any]:
-    """Return the readings whose time and device are not in the table yet: a CSV file may be given twice."""
-    if not readings:
-        return readings
-    times = [reading[0] for reading in readings]
-    sql = f"SELECT epoch_us(ts), {table.columns[1].name} FROM {table.name} WHERE epoch_us(ts) BETWEEN ? AND ?"  # noqa: S608
-    there = set(con.execute(sql, [round(min(times) * 1e6), round(max(times) * 1e6)]).fetchall())
-    return [reading for reading in readings if (round(reading[0] * 1e6), reading[1]) not in there]
-
-
-def _append_samples(con: duckdb.DuckDBPyConnection, samples: Sequence[Stats], runs: Sequence[int]) -> None:
-    if len(samples) != len(runs):
-        raise ValueError(f"{len(samples)} samples, but {len(runs)} runs")
-    if not samples:
-        return
-    columns = dict(zip(Stats._fields, arrow.transposed(samples), strict=True))
-    engine_of = dict(con.execute("SELECT run_id, engine_id FROM runs").fetchall())
-    if unknown := set(runs) - engine_of.keys():
-        raise ValueError(f"samples of runs that are unknown: {sorted(unknown)[:5]}")
-    columns |= {"ts": columns["ts_s"], "run_id": list(runs), "engine_id": list(map(engine_of.__getitem__, runs))}
-    _insert(con, schema.SAMPLES, columns)
-
-
-def _append(con: duckdb.DuckDBPyConnection, table: schema.Table, records: Sequence[tuple[Any, ...]]) -> None:
-    if records:
-        _insert(con, table, arrow.columns_of(table, records))
-
-
-def _insert(con: duckdb.DuckDBPyConnection, table: schema.Table, columns: Mapping[str, Sequence[Any]]) -> None:
-    stream, values = arrow.incoming(table, columns)
-    con.register(_IN, stream)
-    con.execute(schema.insert(table, values, _IN))
-    con.unregister(_IN)
-
-
-def _replace(con: duckdb.DuckDBPyConnection, table: schema.Table, records: Sequence[tuple[Any, ...]]) -> None:
-    # Few rows, so one statement each; MERGE costs eight times as much, and a primary key is not worth its index.
-    at = [index for index, column in enumerate(table.columns) if column.name in table.key]
-    for record in records:
-        changed = con.execute(schema.update(table), [*record, *(record[i] for i in at)]).fetchone()
-        if changed == (0,):
-            con.execute(schema.add(table), list(record))
-
-
-def _forget(con: duckdb.DuckDBPyConnection, keys: Sequence[AlertKey]) -> None:
-    for key in keys:
-        con.execute("DELETE FROM alerts WHERE rule = ? AND scope = ? AND run_id IS NOT DISTINCT FROM ?", list(key))

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvlogd.alerts import Standing
 from kvlogd.errors import StoreError
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Engine, Event, EventKind, Gap, Run, Severity, Stats
-from kvlogd.rows import AlertRow, Batch, Position
+from kvlogd.rows import Batch, Memory, Position
 from kvlogd.schema import SCHEMA_VERSION
 from kvlogd.store import Store
 
@@ -57,14 +58,15 @@ def test_everything_comes_back_as_it_went_in(path: Path) -> None:
     event = AlertEvent(
         KEY, AlertState.FIRING, "kv-leak", Severity.CRITICAL, "vllm.log", 0, T0 + 9, T0, -0.02, {"slope": -0.02}
     )
-    row = AlertRow(
-        KEY, AlertState.FIRING, T0 + 9, T0, None, -0.02, {"n": 3}, Severity.CRITICAL, "kv-leak", "vllm.log", 0
-    )
-    gap = Gap("vllm.log", None, "line too long", 2)
+    facts = ("kv-leak", Severity.CRITICAL, "vllm.log", 0, -0.02, {"n": 3})
+    standing = Standing(KEY, AlertState.FIRING, T0 + 9, T0, T0 + 9, 4.5, None, *facts)
+    place = Position("vllm.log", "f", 42, "1024:ab", "512:cd", None, True, T0)
+    memory = Memory("vllm.log", "code", b"\x00\xff")
+    gap = Gap("vllm.log", None, "line too long", 2, 1 << 40, T0)
     with Store.open(path) as store:
         store.commit(
-            Batch([ENGINE], [RUN], [sample(0), sample(1)], [7, 7], alert_events=[event], alerts=[row], gaps=[gap],
-                  positions=[Position("vllm.log", "f", 42)])
+            Batch([ENGINE], [RUN], [sample(0), sample(1)], [7, 7], alert_events=[event], standings=[standing],
+                  gaps=[gap], positions=[place], memories=[memory])
         )  # fmt: skip
     with Store.open(path, read_only=True) as store:
         assert store.engines() == [ENGINE]
@@ -73,7 +75,9 @@ def test_everything_comes_back_as_it_went_in(path: Path) -> None:
         assert list(store.samples_of(7, T0 + 5)) == [sample(1)]
         assert store.alert_events("vllm.log") == [event]
         assert store.alert_events("other") == []
-        assert store.alert_rows() == [row]
+        assert store.standings() == [standing]
+        assert store.places() == [place]
+        assert store.memories() == [memory]
         assert store.gaps() == [gap]
         assert store.positions() == {"f": 42}
         assert store.positions("other") == {}
@@ -133,14 +137,13 @@ def test_rows_with_a_key_are_replaced_and_forgotten(store: Store) -> None:
     other = Run(8, 1, 2, T0 + 50, True)
     store.commit(Batch(runs=[RUN._replace(ended_s=T0 + 40, end_reason="stop"), other, other._replace(number=3)]))
     assert store.runs() == [RUN._replace(ended_s=T0 + 40, end_reason="stop"), other._replace(number=3)]
-    host = AlertRow(
-        AlertKey("r", "host", None), AlertState.PENDING, T0, T0, None, None, {}, Severity.INFO, "r", "", None
-    )
-    store.commit(Batch(alerts=[host]))
-    store.commit(Batch(alerts=[host._replace(state=AlertState.FIRING)]))
-    assert store.alert_rows() == [host._replace(state=AlertState.FIRING)]
-    store.commit(Batch(alerts=[host._replace(state=None)]))
-    assert store.alert_rows() == []
+    key = AlertKey("r", "host", None)
+    host = Standing(key, AlertState.PENDING, T0, T0, T0, 0.0, T0 + 1, "r", Severity.INFO, "", None, None, {})
+    store.commit(Batch(standings=[host]))
+    store.commit(Batch(standings=[host._replace(state=AlertState.FIRING)]))
+    assert store.standings() == [host._replace(state=AlertState.FIRING)]
+    store.commit(Batch(over=[host.key]))
+    assert store.standings() == []
 
 
 def test_views_answer_the_first_questions(store: Store) -> None:
@@ -305,7 +308,7 @@ def test_an_older_store_is_migrated_in_one_transaction(path: Path) -> None:
     with pytest.raises(StoreError, match="old schema version"):
         Store.open(path, read_only=True)
     with pytest.raises(StoreError, match="no way leads"):
-        Store.open(path)
+        Store.open(path, migrations={})
     with pytest.raises(StoreError, match="nonsense"):
         Store.open(path, migrations={SCHEMA_VERSION - 1: ("CREATE TABLE extra (i INTEGER)", "nonsense")})
     with Store.open(path, migrations={SCHEMA_VERSION - 1: ("CREATE TABLE extra (i INTEGER)",)}) as store:

@@ -1,0 +1,86 @@
+"""Writes a batch into the tables, in a transaction that the store has opened.
+
+Knows SQL and the columns, and no database: a connection is what can execute and register.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from kvlogd import arrow, rows, schema
+from kvlogd.model import AlertKey, Stats
+from kvlogd.rows import Batch
+
+_IN = "kvlogd_incoming"
+
+
+class Connection(Protocol):
+    """What of a DuckDB connection is used here."""
+
+    def execute(self, query: str, parameters: Any = ..., /) -> Any: ...  # noqa: D102
+    def register(self, view_name: str, python_object: object, /) -> Any: ...  # noqa: D102
+    def unregister(self, view_name: str, /) -> Any: ...  # noqa: D102
+
+
+def write(con: Connection, batch: Batch) -> None:
+    """Write the batch in the transaction that is open. Raises ValueError, OverflowError for what does not fit."""
+    _replace(con, schema.ENGINES, batch.engines)
+    _replace(con, schema.RUNS, batch.runs)
+    _append_samples(con, batch.samples, batch.sample_runs)
+    _append(con, schema.EVENTS, [rows.event_values(*event) for event in batch.events])
+    _append(con, schema.ALERT_EVENTS, [rows.alert_event_values(event) for event in batch.alert_events])
+    _forget(con, batch.over)
+    _replace(con, schema.ALERTS, [rows.standing_values(standing) for standing in batch.standings])
+    _append(con, schema.GAPS, batch.gaps)
+    _replace(con, schema.POSITIONS, batch.positions)
+    _replace(con, schema.MEMORIES, batch.memories)
+    _append(con, schema.GPU_SAMPLES, _fresh(con, schema.GPU_SAMPLES, batch.gpu_samples))
+    _append(con, schema.HOST_SAMPLES, _fresh(con, schema.HOST_SAMPLES, batch.host_samples))
+
+
+def _fresh(con: Connection, table: schema.Table, readings: Sequence[Any]) -> Sequence[Any]:
+    """Return the readings whose time and device are not in the table yet: a CSV file may be given twice."""
+    if not readings:
+        return readings
+    times = [reading[0] for reading in readings]
+    sql = f"SELECT epoch_us(ts), {table.columns[1].name} FROM {table.name} WHERE epoch_us(ts) BETWEEN ? AND ?"  # noqa: S608
+    there = set(con.execute(sql, [round(min(times) * 1e6), round(max(times) * 1e6)]).fetchall())
+    return [reading for reading in readings if (round(reading[0] * 1e6), reading[1]) not in there]
+
+
+def _append_samples(con: Connection, samples: Sequence[Stats], runs: Sequence[int]) -> None:
+    if len(samples) != len(runs):
+        raise ValueError(f"{len(samples)} samples, but {len(runs)} runs")
+    if not samples:
+        return
+    columns = dict(zip(Stats._fields, arrow.transposed(samples), strict=True))
+    engine_of = dict(con.execute("SELECT run_id, engine_id FROM runs").fetchall())
+    if unknown := set(runs) - engine_of.keys():
+        raise ValueError(f"samples of runs that are unknown: {sorted(unknown)[:5]}")
+    columns |= {"ts": columns["ts_s"], "run_id": list(runs), "engine_id": list(map(engine_of.__getitem__, runs))}
+    _insert(con, schema.SAMPLES, columns)
+
+
+def _append(con: Connection, table: schema.Table, records: Sequence[tuple[Any, ...]]) -> None:
+    if records:
+        _insert(con, table, arrow.columns_of(table, records))
+
+
+def _insert(con: Connection, table: schema.Table, columns: Mapping[str, Sequence[Any]]) -> None:
+    stream, values = arrow.incoming(table, columns)
+    con.register(_IN, stream)
+    con.execute(schema.insert(table, values, _IN))
+    con.unregister(_IN)
+
+
+def _replace(con: Connection, table: schema.Table, records: Sequence[tuple[Any, ...]]) -> None:
+    # Few rows, so one statement each; MERGE costs eight times as much, and a primary key is not worth its index.
+    at = [index for index, column in enumerate(table.columns) if column.name in table.key]
+    for record in records:
+        changed = con.execute(schema.update(table), [*record, *(record[i] for i in at)]).fetchone()
+        if changed == (0,):
+            con.execute(schema.add(table), list(record))
+
+
+def _forget(con: Connection, keys: Sequence[AlertKey]) -> None:
+    for key in keys:
+        con.execute("DELETE FROM alerts WHERE rule = ? AND scope = ? AND run_id IS NOT DISTINCT FROM ?", list(key))
