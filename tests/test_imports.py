@@ -57,6 +57,7 @@ MAY_IMPORT = {
     "lock": "",
     "transaction": "alerts arrow rows schema",
     "store": "alerts schema rows lock transaction",
+    "piece": "rows",
     "sqlgate": "rows",
     "sidecar": "",
     "chart": "",
