@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from kvlogd.cutter import Chunk
 from kvlogd.engines import Ids
 from kvlogd.envelope import Envelope, Unwrapper, sniff
 from kvlogd.errors import ConfigError, KvlogdError, SourceError
@@ -23,7 +24,7 @@ from kvlogd.rows import Batch, Position
 from kvlogd.rules import Rule
 from kvlogd.scan import Scanner
 from kvlogd.sidecar import read_gpu, read_host
-from kvlogd.source import Chunk, LogFile, chunks, expand
+from kvlogd.source import LogFile, chunks, expand
 from kvlogd.stamp import Stamper
 from kvlogd.store import Store
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from kvlogd.cutter import MAX_LINE, Chunk, Cutter
 from kvlogd.errors import SourceError
 
 MIB = 1 << 20
@@ -80,21 +81,7 @@ class Expanded(NamedTuple):
     errors: list[SourceError]
 
 
-class Chunk(NamedTuple):
-    """Whole lines of a file. Offsets count unpacked bytes."""
-
-    offset: int
-    data: bytes
-    end_offset: int
-    """Where the next chunk begins; not `offset + len(data)` where lines were cut or NULs left out."""
-    cut_lines: int = 0
-    partial: bool = False
-    """True for the file's last line where it has no newline; it stands alone in its chunk."""
-    error: SourceError | None = None
-    """Set in the last chunk of a file that could not be read to its end."""
-
-
-class _Place(NamedTuple):
+class Rotation(NamedTuple):
     """Where a file stands in its log: numbered ones first (the highest is the oldest), then dated, then the live."""
 
     rank: int
@@ -105,7 +92,7 @@ class _Place(NamedTuple):
 
 class _Found(NamedTuple):
     base: Path
-    place: _Place
+    place: Rotation
     file: LogFile
 
 
@@ -119,7 +106,7 @@ def expand(paths: Iterable[str | os.PathLike[str]]) -> Expanded:
     empty: dict[Path, Path] = {}
     errors: list[SourceError] = []
     for path in map(Path, paths):
-        base, place = _place(path)
+        base, place = rotation_of(path)
         try:
             identity, file = _inspect(path)
         except SourceError as error:
@@ -162,7 +149,7 @@ def _names(bases: list[Path]) -> dict[Path, str]:
     return names
 
 
-def _place(path: Path) -> tuple[Path, _Place]:
+def rotation_of(path: Path) -> tuple[Path, Rotation]:
     """Return the log that a file belongs to, by its name alone, and its place there."""
     folder = Path(os.path.abspath(path)).parent  # noqa: PTH100 - resolve() would follow the link to another name
     name = _PACKED.sub("", path.name)
@@ -170,11 +157,11 @@ def _place(path: Path) -> tuple[Path, _Place]:
     dated = _DATED.fullmatch(name)
     if dated is not None:
         digits = re.sub(r"\D", "", dated["date"])
-        return folder / (dated["base"] + (dated["ext"] or "")), _Place(1, 0, digits, packed)
+        return folder / (dated["base"] + (dated["ext"] or "")), Rotation(1, 0, digits, packed)
     numbered = _NUMBERED.fullmatch(name)
     if numbered is not None:
-        return folder / numbered["base"], _Place(0, -int(numbered["number"]), "", packed)
-    return folder / name, _Place(2, 0, "", packed)
+        return folder / numbered["base"], Rotation(0, -int(numbered["number"]), "", packed)
+    return folder / name, Rotation(2, 0, "", packed)
 
 
 def _inspect(path: Path) -> tuple[tuple[int, int], LogFile]:
@@ -251,13 +238,13 @@ def shown(text: str) -> str:
 # --- reading
 
 
-def chunks(file: LogFile, *, start: int = 0, size: int = BLOCK, max_line: int = MIB) -> Iterator[Chunk]:
+def chunks(file: LogFile, *, start: int = 0, size: int = BLOCK, max_line: int = MAX_LINE) -> Iterator[Chunk]:
     """Yield the file's whole lines from byte `start` on (of the unpacked text), about `size` bytes at a time.
 
     A line of more than `max_line` bytes is left out and counted. Never raises for what the file holds: where it
     cannot be read on, the last chunk carries the error.
     """
-    cutter = _Cutter(start, max_line)
+    cutter = Cutter(start, max_line)
     try:
         with _opened(file.path) as fd:
             for block in _blocks(file.path, fd, max(1, min(size, max_line)), start):
@@ -271,71 +258,6 @@ def chunks(file: LogFile, *, start: int = 0, size: int = BLOCK, max_line: int = 
     last = cutter.rest()
     if last is not None:
         yield last
-
-
-class _Cutter:
-    """Cuts blocks, none longer than `max_line`, into whole lines; holds back one line at most."""
-
-    def __init__(self, start: int, max_line: int) -> None:
-        self.max_line = max_line
-        self.tail = b""
-        self.line_at = start
-        """Where the line in `tail` begins."""
-        self.read_to = start
-        self.skipping = False
-        self.cut_lines = 0
-
-    def add(self, block: bytes) -> Chunk | None:
-        begin, self.read_to = self.read_to, self.read_to + len(block)
-        cut = block.rfind(b"\n") + 1
-        if cut == 0:
-            self._grow(block)
-            return None
-        low = 0
-        if self.skipping or len(self.tail) + block.find(b"\n") > self.max_line:
-            low = self._end_long_line(block, begin)
-        data = b"".join((self.tail, memoryview(block)[low:cut]))
-        chunk = Chunk(self.line_at, data, begin + cut, self.cut_lines)
-        self.tail, self.line_at = block[cut:], begin + cut
-        if not data:
-            return None
-        self.cut_lines = 0
-        return chunk
-
-    def _grow(self, block: bytes) -> None:
-        if self.skipping:
-            return
-        self.tail = _without_hole(self.tail + block)
-        if len(self.tail) > self.max_line:
-            self.tail, self.skipping = b"", True
-
-    def _end_long_line(self, block: bytes, begin: int) -> int:
-        """Return where in the block the next line begins, having dropped the long one."""
-        end = block.find(b"\n") + 1
-        if not self.skipping:
-            line = _without_hole(self.tail + block[:end])
-            if len(line) <= self.max_line + 1:
-                self.tail = line
-                return end
-        self.tail, self.line_at, self.skipping = b"", begin + end, False
-        self.cut_lines += 1
-        return end
-
-    def rest(self) -> Chunk | None:
-        """Return the last line without its newline, or what was cut and not told yet, at the end of the file."""
-        cut_lines = self.cut_lines + self.skipping
-        if not self.tail and not cut_lines:
-            return None
-        return Chunk(self.line_at, self.tail, self.read_to, cut_lines, partial=bool(self.tail) or self.skipping)
-
-    def broken(self, error: SourceError) -> Chunk:
-        cut_lines = self.cut_lines + (self.skipping or bool(self.tail))
-        return Chunk(self.line_at, b"", self.read_to, cut_lines, error=error)
-
-
-def _without_hole(line: bytes) -> bytes:
-    """Return a line whose leading NULs (copytruncate leaves gigabytes of them) are one, which still tells the hole."""
-    return b"\0" + line.lstrip(b"\0") if line[:2] == b"\0\0" else line
 
 
 def _blocks(path: Path, fd: int, size: int, start: int = 0) -> Iterator[bytes]:

@@ -34,7 +34,8 @@ MAY_IMPORT = {
     "eventline": "grammar",
     "parse": "grammar stamp statsline eventline",
     "scan": "parse grammar envelope",
-    "source": "",
+    "cutter": "",
+    "source": "cutter",
     "engines": "",
     "window": "quantity",
     "curve": "",
@@ -58,12 +59,15 @@ MAY_IMPORT = {
     "transaction": "alerts arrow rows schema",
     "store": "alerts schema rows lock transaction",
     "piece": "rows",
+    "followed": "cutter rows",
+    "trail": "cutter followed piece rows source",
+    "tail": "followed piece rows source trail",
     "sqlgate": "rows",
     "sidecar": "",
     "chart": "",
     "report": "chart notice outcome quantity rules rows store",
     "progress": "",
-    "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store",
+    "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store cutter",
     "ruletest": "engines fields pipeline quantity replay rules yamlfile",
     "cli": EVERYTHING,
 }
@@ -82,8 +86,8 @@ MAY_NAME = {
 }
 
 PURE = (
-    "errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve ladder kinds "
-    "kinds.* alerts notice evaluate pipeline outcome tell schema rows chart"
+    "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve ladder "
+    "kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}

@@ -11,7 +11,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlogd.source import MIB, Chunk, LogFile, chunks, expand
+from kvlogd.cutter import Chunk
+from kvlogd.source import MIB, LogFile, chunks, expand
 
 LINE = b"(APIServer pid=1) INFO 11-29 14:16:25 [loggers.py:335] Engine 000: Avg prompt throughput: 5.0 tokens/s\n"
 
