@@ -1,31 +1,53 @@
 """Rules at work: the conditions of each rule on one run or source, combined, and the alert that comes of them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from kvlogd import alerts
 from kvlogd.alerts import Standing
 from kvlogd.engines import Life
 from kvlogd.kinds import KINDS
-from kvlogd.model import Abstained, AlertEvent, AlertKey, Clear, Finding, Judgement, NoData, NoEvidence, Per
+from kvlogd.model import Abstained, AlertEvent, AlertKey, AlertState, Clear, Finding, Judgement, NoData, NoEvidence, Per
 from kvlogd.rules import AllOf, Condition, Leaf, Rule
 from kvlogd.window import SourceWindow, Window
 
 CLEAR = Clear()
 
 
-Judge = Callable[[Any, float], Judgement]
-"""Judges a window (of a run, or of a source) at a time."""
+class Judge(Protocol):
+    """Judges a window (of a run, or of a source) at a time. Holds plain state only: it is kept in the store."""
+
+    def __call__(self, window: Any, at_s: float, /) -> Judgement: ...  # noqa: D102
+
+
+class _One:
+    """One condition at work."""
+
+    def __init__(self, evaluator: Any, method: str) -> None:
+        self._evaluator = evaluator
+        self._method = method
+
+    def __call__(self, window: Any, at_s: float) -> Judgement:
+        judgement: Judgement = getattr(self._evaluator, self._method)(window, at_s)
+        return judgement
+
+
+class _Several:
+    """Several conditions at work, of which all or any must hold."""
+
+    def __init__(self, need_all: bool, parts: Sequence[Judge]) -> None:
+        self._need_all = need_all
+        self._parts = parts
+
+    def __call__(self, window: Any, at_s: float) -> Judgement:
+        return combined(self._need_all, (part(window, at_s) for part in self._parts))
 
 
 def judge_of(condition: Condition, method: str) -> Judge:
     """Return the evaluators of a condition, combined; `method` is what they judge by: a run or a source."""
     if isinstance(condition, Leaf):
-        judge: Judge = getattr(KINDS[condition.kind].make(condition.params), method)
-        return judge
-    need_all = isinstance(condition, AllOf)
-    parts = [judge_of(part, method) for part in condition.parts]
-    return lambda window, at_s: combined(need_all, (part(window, at_s) for part in parts))
+        return _One(KINDS[condition.kind].make(condition.params), method)
+    return _Several(isinstance(condition, AllOf), [judge_of(part, method) for part in condition.parts])
 
 
 def combined(need_all: bool, judgements: Iterator[Judgement]) -> Judgement:
@@ -68,6 +90,12 @@ class _AtWork:
         self.unless = [judge_of(condition, method) for condition in rule.unless]
         self.standing: Standing | None = None
         self.last: Judgement = NoEvidence()
+
+    def judged(self, window: Window | SourceWindow, at_s: float) -> Judgement:
+        judgement = self.when(window, at_s)
+        if self.unless:
+            return excused(judgement, (excuse(window, at_s) for excuse in self.unless))
+        return judgement
 
     def step(self, judgement: Judgement, at_s: float) -> tuple[AlertEvent, ...]:
         self.last = judgement
@@ -115,11 +143,21 @@ class Bench:
         """Evaluate all rules on the run or source of this scope at a time; return what changed."""
         events: list[AlertEvent] = []
         for work in self._works:
-            judgement = work.when(window, at_s)
-            if work.unless:
-                judgement = excused(judgement, (excuse(window, at_s) for excuse in work.unless))
-            events += work.step(judgement, at_s)
+            events += work.step(work.judged(window, at_s), at_s)
         return events
+
+    def recall(self, window: Window | SourceWindow, at_s: float) -> None:
+        """Let the evaluators see a moment of the past again: what came of it is known."""
+        for work in self._works:
+            work.last = work.judged(window, at_s)
+
+    def restore(self, standings: Mapping[AlertKey, Standing]) -> None:
+        """Take up the alerts where the store has them."""
+        for work in self._works:
+            standing = standings.get(work.key)
+            if standing is not None and standing.true_for_s < work.rule.for_s:
+                standing = standing._replace(state=AlertState.PENDING)  # the rule asks for more than it did
+            work.standing = standing
 
     def end(self, at_s: float, reason: str) -> list[AlertEvent]:
         """End all alerts of the scope: its run is over, or the rule is gone."""

@@ -6,13 +6,15 @@ record that settles something (an idle moment, a crash). The same lines give the
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
+from kvlogd import alerts
+from kvlogd.alerts import Standing
 from kvlogd.engines import Fleet, Ids, Life
 from kvlogd.evaluate import Bench
-from kvlogd.model import AlertEvent, AlertState, Engine, Event, EventKind, Gap, Run, Stats
+from kvlogd.model import AlertEvent, AlertKey, AlertState, Engine, Event, EventKind, Run, Stats
 from kvlogd.rules import Rule
 from kvlogd.window import SourceWindow, Window
 
@@ -24,9 +26,15 @@ JITTER_S = 60.0
 QUIET_END_S = 195.0
 """How far the clock runs on at the end of a log that goes on with lines without a stamp: less than a long prefill
 may take, so that the end of a log is never taken for a hang with requests running."""
+RELIVED_AT_ONCE = 2_000
+"""Records of the past that are read without a pause."""
 UNSTORED = frozenset({EventKind.REQUEST, EventKind.ALIVE, EventKind.ITERATION, EventKind.MFU, EventKind.DIFFUSION})
 """Lines whose mere presence counts, or whose numbers nobody asks for yet."""
 SOURCE_WIDE = frozenset({EventKind.REQUEST, EventKind.SERVER_READY, EventKind.STATS_DISABLED, EventKind.ARGS})
+
+
+Past = tuple[Engine, Run, Iterable[Stats | Event]]
+"""A run that had not ended, with what is stored of it."""
 
 
 class Track(NamedTuple):
@@ -46,7 +54,10 @@ class Harvest(NamedTuple):
     sample_runs: Sequence[int]
     events: Sequence[tuple[int | None, int | None, Event]]
     alert_events: Sequence[AlertEvent]
-    gaps: Sequence[Gap]
+    standings: Sequence[Standing]
+    """Alerts that began or changed."""
+    over: Sequence[AlertKey]
+    """Alerts that are neither pending nor firing any more."""
 
 
 class Pipeline:
@@ -67,14 +78,17 @@ class Pipeline:
         self._rules = tuple(rules)
         self._source_bench = Bench.of_source(self._rules, source)
         self._tracks: dict[int, Track] = {}
-        self._next_tick_s = 0.0
+        self.next_tick_s = 0.0
         self._alive_unstamped = False
         self._undated_stops: list[Event] = []
         self._samples: list[Stats] = []
         self._sample_runs: list[int] = []
         self._events: list[tuple[int | None, int | None, Event]] = []
         self._alert_events: list[AlertEvent] = []
-        self._gaps: list[Gap] = []
+        self._standings: dict[AlertKey, Standing] = {}
+        """As they were harvested last."""
+        self._recalls = False
+        """What is read happened before: its alerts were told then."""
 
     def take(self, found: Iterable[Stats | Event]) -> None:
         """Take in the next lines of the source."""
@@ -88,14 +102,14 @@ class Pipeline:
         """Let time pass: evaluate the rules at each tick up to `to_s`."""
         if self.now_s is None:
             self.first_s = to_s
-            self._next_tick_s = to_s - to_s % TICK_S + TICK_S
-        elif to_s >= self._next_tick_s:
-            end_s = min(to_s, self._next_tick_s + LONGEST_SILENCE_S)
-            while self._next_tick_s <= end_s:
-                self._tick(self._next_tick_s)
-                self._next_tick_s += TICK_S
-            if self._next_tick_s <= to_s:
-                self._next_tick_s = to_s - to_s % TICK_S + TICK_S
+            self.next_tick_s = to_s - to_s % TICK_S + TICK_S
+        elif to_s >= self.next_tick_s:
+            end_s = min(to_s, self.next_tick_s + LONGEST_SILENCE_S)
+            while self.next_tick_s <= end_s:
+                self._tick(self.next_tick_s)
+                self.next_tick_s += TICK_S
+            if self.next_tick_s <= to_s:
+                self.next_tick_s = to_s - to_s % TICK_S + TICK_S
         elif to_s < self.now_s:
             return
         self.now_s = to_s
@@ -108,7 +122,7 @@ class Pipeline:
     def _step_back(self, to_s: float) -> None:
         """Believe a record whose time lies behind: one stamp from the future must not stop the clock for good."""
         self.now_s = to_s
-        self._next_tick_s = to_s - to_s % TICK_S + TICK_S
+        self.next_tick_s = to_s - to_s % TICK_S + TICK_S
 
     def finish(self, *, unparsed: int = 0, impossible: int = 0) -> None:
         """Say that the log is at its end: lines without a stamp behind the last stamp tell that time went on.
@@ -121,7 +135,7 @@ class Pipeline:
             self.advance(self.now_s)
         self.window.unparsed, self.window.impossible = unparsed, impossible
         if self.now_s is not None and (unparsed or impossible):
-            self._alert_events += self._source_bench.judge(self.window, self.now_s)
+            self._judge(self._source_bench, self.window, self.now_s)
         for track in self._tracks.values():
             self._note_abstained(track)
 
@@ -139,13 +153,30 @@ class Pipeline:
         """Return how many records wait to be harvested."""
         return len(self._samples)
 
-    def resume(self, lives: Iterable[tuple[Engine, Run, Iterable[Stats | Event]]]) -> None:
+    def resume(self, lives: Iterable[Past]) -> None:
         """Bring windows, rules and alerts to where they stood, from what is stored of the runs that had not ended.
 
         Of each run, records and events come in order of time.
         """
-        past = [(self._adopt(engine, run), lines) for engine, run, lines in lives]
-        for at_s, track, line in heapq.merge(*(_dated(track, lines) for track, lines in past), key=itemgetter(0)):
+        for _ in self._relive(lives):
+            pass
+        self.harvest()
+
+    def recall(self, lives: Iterable[Past], standings: Iterable[Standing]) -> Iterator[None]:
+        """Bring windows and rules to where they stood, a little each time; alerts stand as they are given.
+
+        Runs that are under watch go on from what they remember.
+        """
+        self._recalls = True
+        yield from self._relive(lives)
+        self._recalls = False
+        self.harvest()
+        self._restore({standing.key: standing for standing in standings})
+
+    def _relive(self, lives: Iterable[Past]) -> Iterator[None]:
+        past = [(self._tracks.get(run.run_id) or self._adopt(engine, run), lines) for engine, run, lines in lives]
+        merged = heapq.merge(*(_dated(track, lines) for track, lines in past), key=itemgetter(0))
+        for number, (at_s, track, line) in enumerate(merged):
             self.advance(at_s)
             evidence = track.window.evidence
             if isinstance(line, Stats):
@@ -153,8 +184,32 @@ class Pipeline:
             else:
                 track.window.event(line, at_s)
             if track.window.evidence != evidence:
-                track.bench.judge(track.window, at_s)
-        self.harvest()
+                self._judge(track.bench, track.window, at_s)
+            if number % RELIVED_AT_ONCE == 0:
+                yield
+
+    def _restore(self, standings: Mapping[AlertKey, Standing]) -> None:
+        """Take up the alerts as the store has them; those that nothing judges any more are over."""
+        self._standings = dict(standings)
+        for bench in self._benches():
+            bench.restore(standings)
+        known = {standing.key for bench in self._benches() for standing in bench.standings()}
+        rules = {rule.id for rule in self._rules}
+        for key, standing in standings.items():
+            if key not in known:
+                reason = "restart" if key.rule in rules else "rule removed"
+                self._alert_events += alerts.end(standing, self.now_s or standing.seen_s, reason)
+
+    def _benches(self) -> list[Bench]:
+        return [self._source_bench, *(track.bench for track in self._tracks.values())]
+
+    def _judge(self, bench: Bench, window: Window | SourceWindow, at_s: float) -> None:
+        if self._recalls:
+            bench.recall(window, at_s)
+        else:
+            found = bench.judge(window, at_s)
+            if found:
+                self._alert_events += found
 
     def _adopt(self, engine: Engine, run: Run) -> Track:
         life = self.fleet.adopt(engine, run)
@@ -170,12 +225,18 @@ class Pipeline:
             self._sample_runs,
             self._events,
             self._alert_events,
-            self._gaps,
+            *self._changed_standings(),
         )
         fleet.new_engines, fleet.changed_runs = [], {}
         self._samples, self._sample_runs, self._events = [], [], []
-        self._alert_events, self._gaps = [], []
+        self._alert_events = []
         return harvest
+
+    def _changed_standings(self) -> tuple[list[Standing], list[AlertKey]]:
+        now = {standing.key: standing for bench in self._benches() for standing in bench.standings()}
+        before, self._standings = self._standings, now
+        changed = [standing for key, standing in now.items() if before.get(key) != standing]
+        return changed, [key for key in before if key not in now]
 
     def tracks(self) -> list[Track]:
         """Return the runs under watch."""
@@ -187,7 +248,7 @@ class Pipeline:
         at_s = stats.ts_s
         if self.now_s is not None and at_s < self.now_s - JITTER_S:
             self._step_back(at_s)
-        if self.now_s is None or at_s >= self._next_tick_s or self._undated_stops:
+        if self.now_s is None or at_s >= self.next_tick_s or self._undated_stops:
             self.advance(at_s)
         elif at_s > self.now_s:
             self.now_s = at_s
@@ -211,7 +272,7 @@ class Pipeline:
         self.window.stats_lines += 1
         self.window.requests_unseen = 0
         if window.evidence != evidence:
-            self._alert_events += track.bench.judge(window, at_s)
+            self._judge(track.bench, window, at_s)
 
     def _is_new(self, track: Track, stats: Stats) -> bool:
         """Return whether a record that does not go forward in time is no repetition; if the clock went back, say so."""
@@ -287,7 +348,7 @@ class Pipeline:
         evidence = window.evidence
         window.event(event, at_s)
         if window.evidence != evidence:
-            self._alert_events += track.bench.judge(window, at_s)
+            self._judge(track.bench, window, at_s)
 
     def _source_event(self, event: Event, at_s: float) -> None:
         source = self.window
@@ -303,14 +364,9 @@ class Pipeline:
 
     def _tick(self, at_s: float) -> None:
         for track in self._tracks.values():
-            found = track.bench.judge(track.window, at_s)
-            if found:
-                self._alert_events += found
-        if not self.window.may_be_blind() and not self._source_bench.standings():
-            return
-        found = self._source_bench.judge(self.window, at_s)
-        if found:
-            self._alert_events += found
+            self._judge(track.bench, track.window, at_s)
+        if self.window.is_suspect() or self._source_bench.standings():
+            self._judge(self._source_bench, self.window, at_s)
 
 
 def _dated(track: Track, lines: Iterable[Stats | Event]) -> Iterator[tuple[float, Track, Stats | Event]]:

@@ -98,6 +98,12 @@ class Stamper:
         self._hour = b""
         self._hour_s = 0.0
 
+    def go_on_from(self, last_s: float) -> None:
+        """Take up a stream whose last stamp meant `last_s`: the year of the next one follows from it."""
+        offset = self.zone.utcoffset(datetime.fromtimestamp(last_s, UTC).replace(tzinfo=None)) or timedelta()
+        self._last_s = last_s
+        self._last_naive_s = int(last_s + offset.total_seconds())
+
     def at(self, stamp: bytes, envelope_s: float | None = None) -> float:
         """Return the Unix seconds of a stamp `MM-DD HH:MM:SS`; raises ValueError where it is not one."""
         if stamp[:11] == self._minute and (envelope_s is None or -1800 < envelope_s - self._minute_s < 1800):

@@ -115,9 +115,9 @@ class SourceWindow:
         self.requests_unseen = 0
         """Requests answered since the server was ready, or since the last stats record."""
 
-    def may_be_blind(self) -> bool:
-        """Return whether no record has come since the server was ready, or since statistics were switched off."""
-        return self.stats_off_s is not None or self.ready_s is not None
+    def is_suspect(self) -> bool:
+        """Return whether there is anything to judge: no record since the server was ready, or lines not understood."""
+        return self.stats_off_s is not None or self.ready_s is not None or bool(self.unparsed or self.impossible)
 
     def blind_for_s(self, at_s: float) -> float | None:
         """Return for how long requests have been served, or statistics been off, without any record; None if not."""

@@ -58,26 +58,25 @@ class Threshold:
     def __init__(self, params: Params) -> None:
         self._params = params
         self._bound = params.bound
-        self._signal = SIGNALS.get(params.signal)
-        self._source_signal = SOURCE_SIGNALS.get(params.signal)
         self._is_duration = is_duration(params.signal)
-        self._index = Stats._fields.index(self._signal.column) if self._signal and self._signal.column else None
+        signal = SIGNALS.get(params.signal)
+        self._index = Stats._fields.index(signal.column) if signal and signal.column else None
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether the signal of a run is past its value."""
-        if self._signal is None or window.last is None:
+        signal = SIGNALS.get(self._params.signal)
+        if signal is None or window.last is None:
             return NoEvidence()
         if self._params.over is not None:
             return self._over_span(window, at_s, self._params.over)
-        value = self._signal.read(window, at_s)
+        value = signal.read(window, at_s)
         # a column that this log does not give is unknown; anything else is None where it does not apply
         return NoEvidence() if value is None and self._index is not None else self._hold(value, at_s)
 
     def judge_source(self, source: SourceWindow, at_s: float) -> Judgement:
         """Return whether the signal of a source is past its value."""
-        if self._source_signal is None:
-            return NoEvidence()
-        return self._hold(self._source_signal.read(source, at_s), at_s)
+        signal = SOURCE_SIGNALS.get(self._params.signal)
+        return NoEvidence() if signal is None else self._hold(signal.read(source, at_s), at_s)
 
     def _over_span(self, window: Window, at_s: float, over_s: float) -> Judgement:
         records = window.since(at_s - over_s)

@@ -134,13 +134,12 @@ class PlainTrend:
 
     def __init__(self, params: Params) -> None:
         self._params = params
-        self._read = SIGNALS[params.signal].read
         self._points: list[tuple[float, float]] = []
         self._step_s = params.over / params.points
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether the signal moved over the span, by the median slope of all pairs of points."""
-        value = self._read(window, at_s)
+        value = SIGNALS[self._params.signal].read(window, at_s)
         if value is None:
             return NoEvidence()
         if not self._points or at_s - self._points[-1][0] >= self._step_s:

@@ -1,0 +1,65 @@
+"""One source of the config at work: its tailer, and a stream for each log that the tailer finds."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from kvlogd.piece import Health, Tailer
+from kvlogd.stream import Reaped, Stream
+
+Revive = Callable[[str], tuple[Stream, Iterator[None]]]
+"""Returns the stream of a log as the store remembers it, and the steps that bring it to where it stood."""
+
+
+class Feed:
+    """Reads one source. `logs` are those that the store knows already: they stand as they stood before any is read."""
+
+    def __init__(self, name: str, tailer: Tailer, revive: Revive, logs: Iterable[str]) -> None:
+        self.name = name
+        self.streams: dict[str, Stream] = {}
+        self._tailer = tailer
+        self._revive = revive
+        self._reviving: list[Iterator[None]] = []
+        self._reviving += [self._begin(log) for log in logs]
+
+    def poll(self, budget_bytes: int, now_s: float, wall_s: float) -> bool:
+        """Read what is new, or remember a little more of the past first; return whether there may be more at once."""
+        if self._reviving:
+            if next(self._reviving[0], self) is self:
+                self._reviving.pop(0)
+            return True
+        pieces = self._tailer.poll(budget_bytes, now_s, wall_s)
+        for piece in pieces:
+            if piece.log not in self.streams:
+                for _ in self._begin(piece.log):
+                    pass  # it has no past
+            self.streams[piece.log].take(piece, now_s, wall_s)
+        self._let_time_pass({piece.log for piece in pieces}, now_s)
+        return bool(pieces)
+
+    def _let_time_pass(self, spoke: set[str], now_s: float) -> None:
+        due = [stream for log, stream in self.streams.items() if log not in spoke and stream.is_due(now_s)]
+        if due:
+            # while there is something to read, a log is not silent
+            behind = {health.log for health in self._tailer.health() if health.behind_bytes}
+            for stream in due:
+                if stream.log not in behind:
+                    stream.rest(now_s)
+
+    def _begin(self, log: str) -> Iterator[None]:
+        self.streams[log], steps = self._revive(log)
+        return steps
+
+    def harvest(self) -> list[tuple[Stream, Reaped]]:
+        """Return what came of each log since the last time."""
+        return [(stream, stream.harvest()) for stream in self.streams.values() if not self._reviving]
+
+    def pending(self) -> int:
+        """Return how many records wait to be harvested."""
+        return sum(stream.pending() for stream in self.streams.values())
+
+    def health(self) -> list[Health]:
+        """Return how its logs fare."""
+        return self._tailer.health()
+
+    def close(self) -> None:
+        """Let go of files and children."""
+        self._tailer.close()

@@ -1,0 +1,108 @@
+"""Everything that reads: a feed for each source of the config, revived from the store, and the batches they fill.
+
+Thrown away and built anew from the store whenever a commit failed: nobody knows then what of it became durable.
+"""
+
+from collections.abc import Callable, Iterable
+from datetime import tzinfo
+from pathlib import Path
+
+from kvlogd import memory
+from kvlogd.config import SourceConfig
+from kvlogd.feed import Feed
+from kvlogd.model import AlertEvent
+from kvlogd.piece import Health, Tailer
+from kvlogd.pipeline import Harvest
+from kvlogd.revival import Revival
+from kvlogd.rows import Batch, Memory, Position
+from kvlogd.setup import Setup
+from kvlogd.stamp import HOST_ZONE, zone
+from kvlogd.store import Store
+from kvlogd.stream import Reaped, Stream
+from kvlogd.tail import Tail, globbed
+
+BUDGET_BYTES = 8 << 20
+"""Bytes that are read of one source before the others have their turn."""
+MEMORY_S = 900.0
+"""How often the memory of the rules is stored: what was read since is read again after a crash."""
+
+
+class Intake:
+    """The sources at work."""
+
+    def __init__(self, setup: Setup, store: Store, now_s: float) -> None:
+        self._code = memory.code(setup.rules)
+        revival = Revival(store, setup.rules, self._code)
+        places = store.places()
+        logs = revival.logs() | {place.source for place in places}
+        self.feeds = [_feed(source, revival, places, logs) for source in setup.config.sources]
+        self._remembered_s: dict[str, float] = {}
+        self._began_s = now_s
+
+    def poll(self, now_s: float, wall_s: float) -> bool:
+        """Read what is new of each source; return whether there may be more at once."""
+        busy = [feed.poll(BUDGET_BYTES, now_s, wall_s) for feed in self.feeds]
+        return any(busy)
+
+    def pending(self) -> int:
+        """Return how many records wait to be stored."""
+        return sum(feed.pending() for feed in self.feeds)
+
+    def batch(self, now_s: float, *, is_last: bool = False) -> Batch:
+        """Return what came in since the last batch; the last one holds what the rules remember, too."""
+        reaped = [pair for feed in self.feeds for pair in feed.harvest()]
+        memories = [
+            self._memory(stream, now_s) for stream, got in reaped if is_last or self._is_due(stream, got, now_s)
+        ]
+        return _joined([got for _, got in reaped], memories)
+
+    def _is_due(self, stream: Stream, got: Reaped, now_s: float) -> bool:
+        # a memory without a life that the store knows is of no use
+        return bool(got.harvest.runs) or now_s - self._remembered_s.get(stream.log, self._began_s) >= MEMORY_S
+
+    def _memory(self, stream: Stream, now_s: float) -> Memory:
+        self._remembered_s[stream.log] = now_s
+        return Memory(stream.log, self._code, memory.frozen(stream.pipeline))
+
+    def health(self) -> list[Health]:
+        """Return how all logs fare."""
+        return [health for feed in self.feeds for health in feed.health()]
+
+    def close(self) -> None:
+        """Let go of all files and children."""
+        for feed in self.feeds:
+            feed.close()
+
+
+def _feed(source: SourceConfig, revival: Revival, places: Iterable[Position], logs: Iterable[str]) -> Feed:
+    named = _name_of(source)
+    mine = [log for log in logs if log == source.name or log.startswith(f"{source.name}/")]
+    kept = [place for place in places if place.source in mine]
+    in_zone: tzinfo = HOST_ZONE if source.timezone is None else zone(source.timezone)
+    tailer: Tailer = Tail(source.name, globbed(source.files), named, kept)
+    return Feed(source.name, tailer, lambda log: revival.stream(log, in_zone), mine)
+
+
+def _name_of(source: SourceConfig) -> Callable[[Path], str]:
+    """Return what names the logs of a source: one that is named by its path has the source's own name."""
+    if len(source.files) == 1 and not any(char in source.files[0] for char in "*?["):
+        return lambda _base: source.name
+    return lambda base: f"{source.name}/{base.name}"
+
+
+def _joined(reaped: list[Reaped], memories: list[Memory]) -> Batch:
+    harvests: list[Harvest] = [got.harvest for got in reaped]
+    alert_events: list[AlertEvent] = [event for h in harvests for event in h.alert_events]
+    return Batch(
+        engines=[engine for h in harvests for engine in h.engines],
+        runs=[run for h in harvests for run in h.runs],
+        samples=[sample for h in harvests for sample in h.samples],
+        sample_runs=[run_id for h in harvests for run_id in h.sample_runs],
+        events=[event for h in harvests for event in h.events],
+        alert_events=alert_events,
+        standings=[standing for h in harvests for standing in h.standings],
+        over=[key for h in harvests for key in h.over],
+        gaps=[gap for got in reaped for gap in got.gaps],
+        positions=[position for got in reaped for position in got.positions],
+        memories=memories,
+    )

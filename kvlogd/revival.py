@@ -1,0 +1,69 @@
+"""Brings the stream of a log to where it stood when kvlogd last stored anything of it.
+
+From the memory that was stored with the rows, where this very kvlogd wrote it, and the rows since; else from all
+stored rows of the lives that go on. Alerts stand as their rows say: none is told again, none is forgotten.
+"""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from datetime import tzinfo
+
+from kvlogd import memory
+from kvlogd.alerts import Standing
+from kvlogd.engines import Ids
+from kvlogd.model import Event, Run, Stats
+from kvlogd.pipeline import Past, Pipeline
+from kvlogd.rules import Rule
+from kvlogd.store import Store
+from kvlogd.stream import Stream
+
+
+class Revival:
+    """What the store holds of the past, read once at the start; `code` says which memories can be understood."""
+
+    def __init__(self, store: Store, rules: Sequence[Rule], code: str) -> None:
+        self.ids = Ids(store.engines(), store.runs())
+        self._store = store
+        self._rules = rules
+        self._engines = {engine.engine_id: engine for engine in store.engines()}
+        self._open_runs = [run for run in store.runs() if run.ended_s is None]
+        self._standings = store.standings()
+        self._memories = {one.source: one.memory for one in store.memories() if one.code == code}
+
+    def logs(self) -> set[str]:
+        """Return the logs of which something goes on."""
+        return {self._engines[run.engine_id].source for run in self._open_runs} | {s.source for s in self._standings}
+
+    def stream(self, log: str, zone: tzinfo) -> tuple[Stream, Iterator[None]]:
+        """Return the stream of a log and the steps that bring it to where it stood."""
+        runs = [run for run in self._open_runs if self._engines[run.engine_id].source == log]
+        pipeline = self._remembered(log, runs) or Pipeline(log, self.ids, self._rules)
+        since_s = {track.life.run.run_id: track.window.last.ts_s for track in pipeline.tracks() if track.window.last}
+        past: list[Past] = [
+            (self._engines[run.engine_id], run, self._lines_of(run, since_s.get(run.run_id))) for run in runs
+        ]
+        standings = [standing for standing in self._standings if standing.source == log]
+        stream = Stream(log, zone, pipeline)
+        return stream, self._steps(stream, past, standings)
+
+    def _steps(self, stream: Stream, past: Sequence[Past], standings: Sequence[Standing]) -> Iterator[None]:
+        yield from stream.pipeline.recall(past, standings)
+        stream.go_on()
+
+    def _remembered(self, log: str, runs: Sequence[Run]) -> Pipeline | None:
+        """Return the pipeline that was stored, where it watched the very lives that go on."""
+        data = self._memories.get(log)
+        pipeline = memory.thawed(data, self._rules, self.ids) if data is not None else None
+        if pipeline is None or {t.life.run.run_id for t in pipeline.tracks()} != {run.run_id for run in runs}:
+            return None
+        return pipeline
+
+    def _lines_of(self, run: Run, after_s: float | None) -> Iterator[Stats | Event]:
+        """Yield what is stored of a run behind a time, in order of time."""
+        samples: Iterator[Stats | Event] = (
+            s for s in self._store.samples_of(run.run_id, after_s) if after_s is None or s.ts_s > after_s
+        )
+        events: Iterator[Stats | Event] = (
+            e for e in self._store.events_of(run.run_id) if after_s is None or (e.ts_s or 0.0) > after_s
+        )
+        yield from heapq.merge(samples, events, key=lambda line: line.ts_s or 0.0)

@@ -1,0 +1,173 @@
+"""One live log between its bytes and the rows: holds lines back until they tell something, and lets time pass.
+
+The clock of a log is that of its records. While nothing comes it runs on by the monotonic clock, from the last line
+and the time that the file says it was written, `REST_S` behind: lines may arrive late, and silence is a signal too.
+Promises: what `harvest` returns fits together: the rows are those of the lines up to the positions, no more, no less.
+"""
+
+from collections.abc import Sequence
+from datetime import tzinfo
+from typing import NamedTuple
+
+from kvlogd.envelope import Envelope, Unwrapper, sniff
+from kvlogd.grammar import STATS_NEEDLE
+from kvlogd.model import Gap, Stats
+from kvlogd.parse import Parser
+from kvlogd.piece import Piece
+from kvlogd.pipeline import Harvest, Pipeline
+from kvlogd.rows import Position
+from kvlogd.scan import Scanner
+from kvlogd.stamp import Stamper
+
+REST_S = 15.0
+"""Lines without a record wait this long for one: between two records of a busy engine there is only chatter."""
+HELD_BYTES = 256 * 1024
+SNIFFED_BYTES = 64 * 1024
+"""The envelope of a file is known after so much of it."""
+
+
+class Reaped(NamedTuple):
+    """What came of a log since the last time, to be committed together."""
+
+    harvest: Harvest
+    positions: Sequence[Position]
+    gaps: Sequence[Gap]
+
+
+class Stream:
+    """One log that is followed."""
+
+    def __init__(self, log: str, zone: tzinfo, pipeline: Pipeline) -> None:
+        self.log = log
+        self.pipeline = pipeline
+        self.bytes_read = 0
+        self._stamper = Stamper(year=None, zone=zone, mtime_s=None)
+        self._parser = Parser(self._stamper)
+        self._unwrapper = Unwrapper()
+        self._scanner = Scanner(self._parser, self._unwrapper)
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._held_positions: dict[str, Position] = {}
+        self._held_since_s: float | None = None
+        self._positions: dict[str, Position] = {}
+        self._gaps: list[Gap] = []
+        self._counted: dict[str, int] = {}
+        """Losses that were told already."""
+        self._written_s: float | None = None
+        """Monotonic time at which the last line was written."""
+        self._clock_s: float | None = None
+        """The time that the last lines told."""
+        self._sniffed: tuple[str, int] = ("", 0)
+        """The file whose envelope was looked at, and how much of it."""
+
+    def go_on(self) -> None:
+        """Take up the stamps where the pipeline stands, once it has been brought there."""
+        if self.pipeline.now_s is not None:
+            self._stamper.go_on_from(self.pipeline.now_s)
+
+    def take(self, piece: Piece, now_s: float, wall_s: float) -> None:
+        """Take in the next lines of the log."""
+        self._gaps += [gap if gap.ts_s is not None else gap._replace(ts_s=self.pipeline.now_s) for gap in piece.gaps]
+        if piece.position is not None:
+            self._held_positions[piece.position.file_id] = piece.position
+        if not piece.data:
+            if not self._held:
+                self._read_held()
+            return
+        mtime_s = wall_s if piece.mtime_s is None else piece.mtime_s
+        self._stamper.mtime_s = mtime_s
+        self._written_s = now_s - max(0.0, wall_s - mtime_s)
+        self.bytes_read += len(piece.data)
+        self._sniff(piece)
+        if piece.is_last:
+            self._read_held()
+            self._read_last(piece.data)
+            return
+        self._held.append(piece.data)
+        self._held_bytes += len(piece.data)
+        if self._held_since_s is None:
+            self._held_since_s = now_s
+        if self._held_bytes >= HELD_BYTES or STATS_NEEDLE in piece.data:
+            self._read_held()
+
+    def is_due(self, now_s: float) -> bool:
+        """Return whether so much time has passed that `rest` has something to do."""
+        if self._held_since_s is not None:
+            return now_s - self._held_since_s >= REST_S
+        return self._reached_s(now_s) >= self.pipeline.next_tick_s
+
+    def rest(self, now_s: float) -> None:
+        """Let time pass, where nothing is left to read: the rules see the silence."""
+        if self._held_since_s is not None:
+            self._read_held()
+            self.pipeline.take(self._scanner.finish())
+        reached_s = self._reached_s(now_s)
+        if reached_s >= self.pipeline.next_tick_s:
+            self.pipeline.advance(reached_s)
+
+    def _reached_s(self, now_s: float) -> float:
+        if self._written_s is None or self._clock_s is None:
+            return float("-inf")
+        return self._clock_s + now_s - self._written_s - REST_S
+
+    def harvest(self) -> Reaped:
+        """Return what came of the lines that were read, and forget it."""
+        self.pipeline.take(self._scanner.finish())
+        self._count_losses()
+        reaped = Reaped(self.pipeline.harvest(), list(self._positions.values()), self._gaps)
+        self._positions, self._gaps = {}, []
+        return reaped
+
+    def is_waiting(self) -> bool:
+        """Return whether there is anything to harvest."""
+        return bool(self._positions or self._gaps)
+
+    def pending(self) -> int:
+        """Return how many records wait to be harvested."""
+        return self.pipeline.pending()
+
+    def unread(self) -> tuple[int, int]:
+        """Return how many stats-like lines were not understood, and how many held impossible values."""
+        counts = self._parser.counts
+        return counts["unparsed"], counts["impossible"]
+
+    def _read_held(self) -> None:
+        data = b"".join(self._held)
+        self._positions |= self._held_positions
+        self._held, self._held_bytes, self._held_positions, self._held_since_s = [], 0, {}, None
+        if data:
+            self.pipeline.take(self._scanner.feed(data))
+            self.pipeline.window.unparsed, self.pipeline.window.impossible = self.unread()
+            self._move_clock()
+
+    def _move_clock(self) -> None:
+        """Let lines without records tell that time goes on."""
+        times = [time_s for time_s in (self._parser.newest_s, self.pipeline.now_s) if time_s is not None]
+        self._clock_s = max(times, default=None)
+        if self._clock_s is not None and self._clock_s - REST_S >= self.pipeline.next_tick_s:
+            self.pipeline.advance(self._clock_s - REST_S)
+
+    def _read_last(self, line: bytes) -> None:
+        """Read a last line without its newline: it counts where it is a whole record."""
+        self.pipeline.take(self._scanner.finish())
+        found = [*self._scanner.feed(line), *self._scanner.finish()]
+        self.pipeline.take([one for one in found if isinstance(one, Stats)])
+
+    def _sniff(self, piece: Piece) -> None:
+        file_id = piece.position.file_id if piece.position is not None else ""
+        known, length = self._sniffed
+        if known != file_id:
+            length = 0
+        if length < SNIFFED_BYTES:
+            plain = sniff(piece.data[:SNIFFED_BYTES]) is Envelope.PLAIN
+            self._scanner.plain = plain and (length == 0 or self._scanner.plain)
+            self._sniffed = file_id, length + len(piece.data)
+
+    def _count_losses(self) -> None:
+        counts = {lost.value: n for lost, n in self._unwrapper.counts.items()}
+        counts |= {name: self._parser.counts[name] for name in ("impossible", "broken_stamp")}
+        for name, n in counts.items():
+            new = n - self._counted.get(name, 0)
+            if new:
+                self._counted[name] = n
+                self._gaps.append(Gap(self.log, self.pipeline.now_s, name, new))
