@@ -63,6 +63,7 @@ MAY_IMPORT = {
     "chart": "",
     "report": "chart notice outcome quantity rules rows store",
     "progress": "",
+    "systemd": "",
     "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store",
     "ruletest": "engines fields pipeline quantity replay rules yamlfile",
     "cli": EVERYTHING,
