@@ -64,6 +64,7 @@ MAY_IMPORT = {
     "report": "chart notice outcome quantity rules rows store",
     "progress": "",
     "systemd": "",
+    "status": "quantity",
     "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store",
     "ruletest": "engines fields pipeline quantity replay rules yamlfile",
     "cli": EVERYTHING,
@@ -84,7 +85,7 @@ MAY_NAME = {
 
 PURE = (
     "errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve ladder kinds "
-    "kinds.* alerts notice evaluate pipeline outcome tell schema rows chart"
+    "kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
