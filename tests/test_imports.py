@@ -58,7 +58,9 @@ MAY_IMPORT = {
     "transaction": "alerts arrow rows schema",
     "store": "alerts schema rows lock transaction",
     "piece": "rows",
-    "sqlgate": "rows",
+    "functions": "",
+    "sheet": "rows",
+    "sqlgate": "functions rows sheet",
     "sidecar": "",
     "chart": "",
     "report": "chart notice outcome quantity rules rows store",
@@ -85,7 +87,7 @@ MAY_NAME = {
 
 PURE = (
     "errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve ladder kinds "
-    "kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status"
+    "kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
