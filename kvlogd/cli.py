@@ -145,7 +145,8 @@ def _add_sql(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 
 def _sql(arguments: argparse.Namespace) -> int:
-    from kvlogd.sqlgate import Format, answer
+    from kvlogd.sheet import Format
+    from kvlogd.sqlgate import answer
     from kvlogd.store import Store
 
     with Store.open(arguments.db, read_only=True) as store:

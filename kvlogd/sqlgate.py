@@ -1,4 +1,4 @@
-"""What `kvlogd sql` may run, and how its answer looks.
+"""What `kvlogd sql` may run.
 
 Promises that only a single reading statement over the store's own tables passes: no write, no file, no environment.
 The store adds its own fences (read-only transaction, no external access, locked settings); this gate also keeps out
@@ -6,48 +6,27 @@ what those let through, such as reading the store's own file, which would drop D
 Does not promise that a query is cheap; a time limit and a row limit end it.
 """
 
-import csv
 import json
-import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from datetime import date, datetime, time
-from decimal import Decimal
-from enum import StrEnum
 from typing import Any, Protocol, TextIO
 
+from kvlogd import sheet
 from kvlogd.errors import StoreError
+from kvlogd.functions import FUNCTIONS, TABLE_FUNCTIONS
 from kvlogd.rows import Answer
+from kvlogd.sheet import Format, escaped
 
 LIMIT_S = 30.0
 MAX_SQL_CHARS = 65_536
 _MEND = "`kvlogd sql` runs one SELECT over the tables that docs/schema.md names"
 
-TABLE_FUNCTIONS = frozenset({
-    "duckdb_columns", "duckdb_constraints", "duckdb_tables", "duckdb_types", "duckdb_views", "generate_series",
-    "json_each", "json_tree", "pragma_table_info", "range", "repeat", "unnest",
-})  # fmt: skip
-FORBIDDEN_FUNCTIONS = frozenset({
-    "copy", "current_setting", "currval", "getenv", "glob", "json_execute_serialized_sql", "nextval", "query",
-    "query_table", "setseed", "setval", "sleep_ms", "write_log",
-})  # fmt: skip
+_SCHEMAS = frozenset({"", "main", "information_schema", "pg_catalog"})
+_FILE_ENDINGS = frozenset({"csv", "tsv", "txt", "json", "jsonl", "ndjson", "parquet", "db", "duckdb", "ddb"})
 _QUERY_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "CTE_NODE", "RECURSIVE_CTE_NODE"})
 _NAME = re.compile(r'"?[A-Za-z_][A-Za-z0-9_]*"?', re.ASCII)
 _EXPLAIN = re.compile(r"\s*EXPLAIN(\s+ANALYZE)?\s+", re.IGNORECASE)
-_NUMBER = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL\(.*\)")
-
-
-class Format(StrEnum):
-    """How an answer is written."""
-
-    TABLE = "table"
-    CSV = "csv"
-    JSON = "json"
-
-
-MAX_ROWS = {Format.TABLE: 100_000, Format.CSV: 10_000_000, Format.JSON: 10_000_000}
-"""A table is held in memory for its widths; the other two stream."""
 
 
 class Queryable(Protocol):
@@ -69,16 +48,12 @@ def answer(
     """Check the statement, run it and write its rows to `out`; raises StoreError, before the first byte if refused."""
     check(sql, store)
     with store.query(sql, limit_s=limit_s) as found:
-        limit = MAX_ROWS[form] if max_rows is None else max_rows
-        shown = found._replace(rows=_limited(found.rows, limit))
-        if form is Format.CSV:
-            _write_csv(shown, out)
-        elif form is Format.JSON:
-            _write_json(shown, out)
-        elif _EXPLAIN.match(sql):
-            _write_plan(shown, out)
-        else:
-            _write_table(shown, out)
+        sheet.write(found, form, out, max_rows=max_rows, plan=is_plan(sql))
+
+
+def is_plan(sql: str) -> bool:
+    """Tell an EXPLAIN, whose answer is a drawing."""
+    return _EXPLAIN.match(sql) is not None
 
 
 def check(sql: str, store: Queryable) -> None:
@@ -114,9 +89,16 @@ def _nodes(tree: object) -> Iterator[dict[str, Any]]:
         node = stack.pop()
         if isinstance(node, dict):
             yield node
-            stack.extend(node.values())
+            stack.extend(value for key, value in node.items() if not _is_table_function(node, key))
+            if node.get("type") == "TABLE_FUNCTION":
+                stack.extend(node["function"].get("children", ()))
         elif isinstance(node, list):
             stack.extend(node)
+
+
+def _is_table_function(node: dict[str, Any], key: str) -> bool:
+    # judged by another list than the functions that stand in expressions
+    return key == "function" and node.get("type") == "TABLE_FUNCTION"
 
 
 def _check_node(node: dict[str, Any]) -> None:
@@ -128,98 +110,21 @@ def _check_node(node: dict[str, Any]) -> None:
         if function not in TABLE_FUNCTIONS:
             raise _refused(f"the table function {function} is not allowed")
     if kind in ("BASE_TABLE", "SHOW_REF"):
-        for part in ("catalog_name", "schema_name", "table_name"):
-            if node.get(part) and not _NAME.fullmatch(node[part]):
-                raise _refused(f"{node[part]} is no name of a table")
-    function = str(node.get("function_name", "")).lower()
-    if function in FORBIDDEN_FUNCTIONS or function.startswith("read_"):
-        raise _refused(f"the function {function} is not allowed")
-
-
-def _limited(rows: Iterable[tuple[Any, ...]], limit: int) -> Iterator[tuple[Any, ...]]:
-    for count, row in enumerate(rows):
-        if count == limit:
-            raise StoreError(f"the answer has more than {limit} rows", mend="add a LIMIT or aggregate")
-        yield row
-
-
-def escaped(text: str) -> str:
-    """Return the text with whatever a terminal might obey, or that would break a line, written as an escape."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
-def _text(value: object) -> str:
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "true" if value else "false"
-        case bytes():
-            return value.hex()
-        case list() | tuple() | dict():
-            return json.dumps(_plain(value), allow_nan=False)
-        case datetime() | date() | time():
-            return value.isoformat()
-    return str(value)
-
-
-def _plain(value: object) -> object:
-    """Return the value as JSON can say it: unknown and not-a-number are null."""
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return value if math.isfinite(value) else None
-        case Decimal():
-            return float(value)
-        case list() | tuple():
-            return [_plain(item) for item in value]
-        case dict():
-            return {_text(key): _plain(item) for key, item in value.items()}
-    return _text(value)
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    found: list[str] = []
-    for name in names:
-        number, unique = 1, name
-        while unique in found:
-            number, unique = number + 1, f"{name}_{number + 1}"
-        found.append(unique)
-    return found
-
-
-def _write_csv(found: Answer, out: TextIO) -> None:
-    writer = csv.writer(out)  # RFC 4180: CRLF, quotes where needed
-    writer.writerow(found.columns)
-    writer.writerows([_text(value) for value in row] for row in found.rows)
-
-
-def _write_json(found: Answer, out: TextIO) -> None:
-    names = _unique(found.columns)
-    before = "["
-    for row in found.rows:
-        fields = {name: _plain(value) for name, value in zip(names, row, strict=True)}
-        out.write(before + json.dumps(fields, allow_nan=False))
-        before = ",\n"
-    out.write("]\n" if before != "[" else "[]\n")
-
-
-def _write_plan(found: Answer, out: TextIO) -> None:
-    for row in found.rows:
-        out.writelines(f"{escaped(line)}\n" for line in str(row[-1]).splitlines())
-
-
-def _write_table(found: Answer, out: TextIO) -> None:
-    cells = [["NULL" if value is None else escaped(_text(value)) for value in row] for row in found.rows]
-    head = [escaped(name) for name in found.columns]
-    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
-    right = [_NUMBER.fullmatch(kind) is not None for kind in found.types]
-    for line in (head, ["-" * width for width in widths], *cells):
-        padded = (
-            text.rjust(width) if number else text.ljust(width)
-            for text, width, number in zip(line, widths, right, strict=True)
+        _check_table(node)
+    function = str(node.get("function_name") or "").lower()
+    if function and function not in FUNCTIONS:
+        raise _refused(
+            f"the function {function} is not allowed" + (" but in FROM" if function in TABLE_FUNCTIONS else "")
         )
-        out.write("  ".join(padded).rstrip() + "\n")
+
+
+def _check_table(node: dict[str, Any]) -> None:
+    """Refuse what DuckDB might take for a file: `FROM kv.duckdb` is one, whether in quotes or not."""
+    table = node.get("table_name") or ""
+    if table and not _NAME.fullmatch(table):
+        raise _refused(f"{table} is no name of a table")
+    for part in (node.get("catalog_name") or "", node.get("schema_name") or ""):
+        if part not in _SCHEMAS:
+            raise _refused(f"{part} is no schema of the store")
+    if node.get("schema_name") and table.lower() in _FILE_ENDINGS:
+        raise _refused(f"{table} is no name of a table")

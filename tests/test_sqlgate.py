@@ -12,7 +12,8 @@ import pytest
 from kvlogd.errors import KvlogdError, StoreError
 from kvlogd.model import Engine, Run, Stats
 from kvlogd.rows import Batch
-from kvlogd.sqlgate import Format, answer
+from kvlogd.sheet import Format
+from kvlogd.sqlgate import answer
 from kvlogd.store import Store
 
 T0 = 1_764_400_000.0
@@ -171,6 +172,60 @@ ATTACKS = [
     "SELECT * FROM python_map_function()",
     "SELECT * FROM arrow_scan(1, 2, 3)",
     "SELECT * FROM test_all_types()",
+    "SELECT json_serialize_plan('SELECT * FROM read_csv(''kv.duckdb'')')",
+    "SELECT JSON_Serialize_Plan('SELECT * FROM read_blob(''kv.duckdb'')')",
+    "SELECT \"json_serialize_plan\"('SELECT 1')",
+    "SELECT system.main.json_serialize_plan('SELECT 1')",
+    "SELECT 'SELECT * FROM read_csv(''kv.duckdb'')'.json_serialize_plan()",
+    "SELECT list_transform(['KVLOGD_TEST_SECRET'], x -> x.getenv())",
+    "SELECT [x.getenv() FOR x IN ['KVLOGD_TEST_SECRET']]",
+    "SELECT pg_sleep(60)",
+    "SELECT count(*) OVER (ORDER BY getenv('KVLOGD_TEST_SECRET')) FROM samples",
+    "SELECT count(*) FILTER (getenv('KVLOGD_TEST_SECRET') > '') FROM samples",
+    "SELECT COLUMNS(x -> getenv(x) > '') FROM samples",
+    "SELECT * REPLACE (getenv('KVLOGD_TEST_SECRET') AS value) FROM meta",
+    "FROM meta SELECT getenv('KVLOGD_TEST_SECRET')",
+    "VALUES (getenv('KVLOGD_TEST_SECRET'))",
+    "SELECT 1 FROM meta GROUP BY getenv('KVLOGD_TEST_SECRET')",
+    "SELECT 1 FROM meta ORDER BY getenv('KVLOGD_TEST_SECRET')",
+    "SELECT 1 FROM meta a JOIN meta b ON getenv('KVLOGD_TEST_SECRET') > ''",
+    "SELECT 1 FROM range(length(getenv('KVLOGD_TEST_SECRET')))",
+    "SELECT 1 LIMIT length(getenv('KVLOGD_TEST_SECRET'))",
+    "SELECT DISTINCT ON (getenv('KVLOGD_TEST_SECRET')) 1 FROM meta",
+    "SELECT 1 FROM meta QUALIFY getenv('KVLOGD_TEST_SECRET') > ''",
+    "SELECT CASE WHEN true THEN getenv('KVLOGD_TEST_SECRET') END",
+    "SELECT {'a': getenv('KVLOGD_TEST_SECRET')}",
+    "SELECT (SELECT getenv('KVLOGD_TEST_SECRET'))",
+    "FROM secret.csv",
+    "FROM secret.json",
+    "FROM kv.duckdb",
+    'FROM "kv"."duckdb"',
+    "FROM kv.main.duckdb",
+    "FROM main.duckdb",
+    "FROM main.CSV",
+    "SUMMARIZE kv.duckdb",
+    "DESCRIBE secret.csv",
+    "SHOW TABLES FROM secret",
+    "FROM kv.main.samples",
+    "FROM U&'secret.csv'",
+    "FROM \u202ekv.duckdb",
+    "SEL\u0415CT 1",
+    "SELECT 1\uff1b DROP TABLE samples",
+    "SELECT 1;\u00a0DROP TABLE samples",
+    "SELECT 1 --\n; DROP TABLE samples",
+    "SELECT 1 /* ; */ ; /* */ DROP TABLE samples",
+    "SELECT $$x$$; DROP TABLE samples",
+    "SELECT * FROM duckdb_profiling_settings()",
+    "SELECT * FROM histogram('secret.csv', 'a')",
+    "SELECT repeat('x', 1000000000)",
+    "SELECT lpad('x', 1000000000, 'y')",
+    "SELECT printf('%1000000000d', 1)",
+    "SELECT format('{:>1000000000}', 1)",
+    "SELECT range(1000000000)",
+    "SELECT generate_series(1, 1000000000)",
+    "SELECT list_resize([1], 1000000000)",
+    "SELECT array_resize([1], 1000000000)",
+    "SELECT current_setting('memory_limit')",
     "SELECT * FROM writer",
     "SELECT * FROM nowhere",
     "SELECT nothing FROM samples",
@@ -270,6 +325,21 @@ def test_the_store_holds_also_without_the_gate(writer: Store, here: Path, sql: s
         "explain analyze FROM samples",
         "SELECT ts, ts AS again, [ts] FROM samples ORDER BY ts DESC; ",
         "SELECT * FROM samples a ASOF JOIN samples b ON a.ts >= b.ts",
+        "SELECT row_number() OVER w, lag(running) OVER w, sum(running) OVER w FROM samples WINDOW w AS (ORDER BY ts)",
+        "SELECT time_bucket(INTERVAL 5 MINUTE, ts) AS t, avg(kv_usage), regr_slope(kv_usage, epoch(ts)) FROM samples "
+        "GROUP BY ALL HAVING count(*) > 0 ORDER BY t",
+        "SELECT ts FROM samples WHERE ts > now() - INTERVAL 1 HOUR UNION ALL SELECT max(ts) FROM samples",
+        "SELECT quantile_cont(kv_usage, [0.5, 0.9]), count(DISTINCT running), arg_max(ts, running) FROM samples",
+        "SELECT label LIKE 's/%', label ILIKE 'S%', label SIMILAR TO 's.*', label GLOB 's*', label[1], "
+        "extract(hour FROM TIMESTAMP '2026-01-01'), {'a': 1}.a, [1, 2][1], MAP {'a': 1}['a'], 1 IN (1, 2), "
+        "x BETWEEN 1 AND 2, NOT true, -1, 7 // 2, 7 % 2, 2 ** 3, 'a' || 'b', coalesce(NULL, 1), 1::VARCHAR, "
+        "[y * 2 FOR y IN [1, 2]], list_transform([1], lambda z: z + 1), substring('abc' FROM 1 FOR 2), trim(' x '), "
+        "position('a' IN 'abc'), strftime(TIMESTAMP '2026-01-01', '%H'), 5!, @ -1, count(*) OVER () "
+        "FROM engines, range(1) t(x)",
+        "SELECT * EXCLUDE (ts), COLUMNS('kv.*') FROM samples",
+        "PIVOT samples ON running IN (3) USING count(*)",
+        "SELECT (SELECT max(running) FROM samples s WHERE s.engine_id = e.engine_id) FROM main.engines e",
+        "SELECT numbers ->> '$.tp', numbers -> '$.tp' FROM events",
     ],
 )
 @pytest.mark.parametrize("form", list(Format))
@@ -315,7 +385,9 @@ def test_a_table_is_aligned_and_harmless(writer: Store) -> None:
 
 
 def test_a_table_is_never_cut(writer: Store) -> None:
-    lines = ask(writer, "SELECT range, repeat('x', 300) FROM range(5000)", Format.TABLE).splitlines()
+    lines = ask(
+        writer, "SELECT range, (SELECT string_agg('x', '') FROM range(300)) FROM range(5000)", Format.TABLE
+    ).splitlines()
     assert len(lines) == 5002
     assert lines[-1] == " 4999  " + "x" * 300
 

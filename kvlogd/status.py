@@ -1,0 +1,275 @@
+"""What the daemon is doing now: the record behind `kvlogd status`, to JSON and back, and as text for people. Pure.
+
+The daemon fills the record, the socket carries it as JSON, and the command writes it. All ages count from
+`Status.at_s`, the daemon's own clock, so that the reader needs none. The keys of the JSON are the fields below: a field
+may be added, none is renamed. Holds numbers, times and labels only, never a line of a log.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from kvlogd.errors import KvlogdError
+from kvlogd.model import Severity
+from kvlogd.quantity import duration_text, share_text, size_text
+
+WIDTH = 80
+_COLOURS = {"critical": "\x1b[1;31m", "warning": "\x1b[1;33m", "info": "\x1b[1;36m"}
+_BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+_GAP = "  "
+
+
+class Mode(StrEnum):
+    """How the daemon learns that a log has grown."""
+
+    EVENTS = "events"
+    POLLING = "polling"
+
+
+class SourceState(StrEnum):
+    """Whether a source can be read."""
+
+    FOLLOWING = "following"
+    CATCHING_UP = "catching up"
+    """It reads what was there before it started, or what it missed."""
+    WAITING = "waiting"
+    """There is nothing to read yet: no file, no unit, no container of that name."""
+    UNREADABLE = "unreadable"
+
+
+class RuleState(StrEnum):
+    """What a rule thinks of one scope."""
+
+    FINE = "fine"
+    ABSTAINS = "abstains"
+    PENDING = "pending"
+    FIRING = "firing"
+    BROKEN = "broken"
+    """It raised an error, and is tried again."""
+
+
+class SourceStatus(NamedTuple):
+    """One source."""
+
+    name: str
+    state: SourceState
+    records: int
+    """Stats records read from it since the daemon started."""
+    files: int | None = None
+    """Files held open; None for a journal or a container."""
+    last_s: float | None = None
+    """Time of its newest record."""
+    lag_bytes: int | None = None
+    """Bytes that are there and not yet read."""
+    lost_bytes: int = 0
+    unparsed: int = 0
+    """Stats lines that were not understood."""
+
+
+class EngineStatus(NamedTuple):
+    """One engine and its last record."""
+
+    label: str
+    life: int
+    """1 for the first life that kvlogd saw."""
+    last_s: float | None = None
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None
+    model: str | None = None
+    vllm_version: str | None = None
+
+
+class RuleStatus(NamedTuple):
+    """One rule about one engine, source, GPU or host."""
+
+    rule: str
+    scope: str
+    state: RuleState
+    severity: Severity
+    since_s: float | None = None
+    why: str = ""
+    """Why it abstains or is broken; kvlogd's own words."""
+
+
+class Trouble(NamedTuple):
+    """Something that went wrong inside kvlogd, and how often."""
+
+    at_s: float
+    """When it last did."""
+    where: str
+    what: str
+    times: int = 1
+
+
+class Status(NamedTuple):
+    """Everything that `kvlogd status` shows."""
+
+    version: str
+    pid: int
+    at_s: float
+    started_s: float
+    mode: Mode
+    store: str
+    """Path of the store."""
+    store_bytes: int | None = None
+    memory_bytes: int | None = None
+    """Resident memory of the daemon."""
+    uncommitted: int = 0
+    """Records read and not yet in the store."""
+    sources: tuple[SourceStatus, ...] = ()
+    engines: tuple[EngineStatus, ...] = ()
+    rules: tuple[RuleStatus, ...] = ()
+    troubles: tuple[Trouble, ...] = ()
+
+
+_LISTS: dict[str, type[Any]] = {
+    "sources": SourceStatus,
+    "engines": EngineStatus,
+    "rules": RuleStatus,
+    "troubles": Trouble,
+}
+_ENUMS: dict[tuple[type[Any], str], type[StrEnum]] = {
+    (Status, "mode"): Mode,
+    (SourceStatus, "state"): SourceState,
+    (RuleStatus, "state"): RuleState,
+    (RuleStatus, "severity"): Severity,
+}
+
+
+def to_json(status: Status) -> dict[str, Any]:
+    """Return the status as an object of plain values."""
+    lists = {name: [item._asdict() for item in getattr(status, name)] for name in _LISTS}
+    return {**status._asdict(), **lists}
+
+
+def from_json(fields: Mapping[str, Any]) -> Status:
+    """Return the status of an object, without keys that are not known here. Raises KvlogdError where one is missing."""
+    try:
+        lists = {name: tuple(_record(kind, item) for item in fields.get(name, ())) for name, kind in _LISTS.items()}
+        status: Status = _record(Status, {**fields, **lists})
+    except (TypeError, ValueError, AttributeError) as error:
+        mend = "restart the daemon, so that both are of one version"
+        raise KvlogdError("the daemon's status is not understood", mend=mend) from error
+    return status
+
+
+def _record(kind: type[Any], fields: Mapping[str, Any]) -> Any:
+    known = {name: fields[name] for name in kind._fields if name in fields}
+    enums = {name: enum(known[name]) for (owner, name), enum in _ENUMS.items() if owner is kind and name in known}
+    return kind(**{**known, **enums})
+
+
+def status_text(status: Status, *, colour: bool = False) -> str:
+    """Return the status for people: aligned, 80 columns, colour where it is wanted."""
+    parts = [_head(status), _sources(status), _engines(status), _rules(status, colour), _troubles(status)]
+    lines = [line for part in parts if part for line in ["", *part]][1:]
+    if not colour:
+        return "\n".join(lines)
+    titles = {part[0] for part in parts if part}
+    return "\n".join(f"{_BOLD}{line}{_PLAIN}" if line in titles else line for line in lines)
+
+
+def _head(status: Status) -> list[str]:
+    firing = sum(rule.state is RuleState.FIRING for rule in status.rules)
+    counted = [_count(len(status.sources), "source"), _count(len(status.engines), "engine"), _count(firing, "alert")]
+    up = duration_text(max(status.at_s - status.started_s, 0))
+    running = [f"process {status.pid}", f"up {up}", _size(status.memory_bytes, "of memory"), f"mode {status.mode}"]
+    waiting = f"{status.uncommitted} records not yet committed" if status.uncommitted else ""
+    kept = [_size(status.store_bytes, "in the store"), waiting]
+    return [
+        f"kvlogd {_clean(status.version)}: {', '.join(counted)}",
+        ", ".join(filter(None, running)),
+        ", ".join(filter(None, [_clean(status.store), *kept])),
+    ]
+
+
+def _sources(status: Status) -> list[str]:
+    rows = [
+        [
+            source.name, source.state.value, str(source.records), _ago(status, source.last_s),
+            "" if source.lag_bytes is None else size_text(source.lag_bytes), size_text(source.lost_bytes),
+            str(source.unparsed),
+        ]
+        for source in status.sources
+    ]  # fmt: skip
+    return _table(["source", "state", "records", "last", "behind", "lost", "unparsed"], rows, right={2, 3, 4, 5, 6})
+
+
+def _engines(status: Status) -> list[str]:
+    rows = [
+        [
+            engine.label, str(engine.life), _ago(status, engine.last_s), _number(engine.running),
+            _number(engine.waiting), "" if engine.kv_usage is None else share_text(engine.kv_usage),
+            engine.model or "",
+        ]
+        for engine in status.engines
+    ]  # fmt: skip
+    return _table(["engine", "life", "last", "running", "waiting", "KV", "model"], rows, right={1, 2, 3, 4, 5})
+
+
+def _rules(status: Status, colour: bool) -> list[str]:
+    loud = [rule for rule in status.rules if rule.state is not RuleState.FINE]
+    order = [RuleState.FIRING, RuleState.BROKEN, RuleState.PENDING, RuleState.ABSTAINS]
+    loud.sort(key=lambda rule: order.index(rule.state))
+    rows = [[r.rule, r.scope, r.state.value, r.severity.value, _since(status, r), r.why] for r in loud]
+    table = _table(["rule", "about", "state", "severity", "for", "why"], rows, right={4})
+    if colour:
+        table[1:] = [_tinted(line, rule) for line, rule in zip(table[1:], loud, strict=True)]
+    fine = len(status.rules) - len(loud)
+    if not loud:
+        return [f"rules: {fine} looked and found nothing"] if fine else []
+    return [*table, *([f"{fine} more looked and found nothing"] if fine else [])]
+
+
+def _tinted(line: str, rule: RuleStatus) -> str:
+    return f"{_COLOURS[rule.severity.value] if rule.state is RuleState.FIRING else _DIM}{line}{_PLAIN}"
+
+
+def _troubles(status: Status) -> list[str]:
+    rows = [[_ago(status, t.at_s), f"{t.times}x", t.where, t.what] for t in status.troubles]
+    return _table(["trouble", "times", "where", "what"], rows, right={0, 1})
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[int]) -> list[str]:
+    """Return aligned lines that fit the width: the widest text column is cut until they do."""
+    if not rows:
+        return []
+    cells = [[_clean(cell) for cell in row] for row in [head, *rows]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    texts = [i for i in range(len(head)) if i not in right]
+    while sum(widths) + len(_GAP) * (len(widths) - 1) > WIDTH:
+        widest = max(texts, key=lambda i: widths[i])
+        if widths[widest] <= 8:
+            break
+        widths[widest] -= 1
+    return [_GAP.join(_fit(c, widths[i], i in right) for i, c in enumerate(row)).rstrip() for row in cells]
+
+
+def _fit(cell: str, width: int, right: bool) -> str:
+    cut = cell if len(cell) <= width else cell[: width - 1] + "…"
+    return cut.rjust(width) if right else cut.ljust(width)
+
+
+def _clean(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def _ago(status: Status, at_s: float | None) -> str:
+    return "never" if at_s is None else f"{duration_text(max(status.at_s - at_s, 0))} ago"
+
+
+def _since(status: Status, rule: RuleStatus) -> str:
+    return "" if rule.since_s is None else duration_text(max(status.at_s - rule.since_s, 0))
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _size(value: int | None, words: str) -> str:
+    return "" if value is None else f"{size_text(value)} {words}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}" + (" firing" if noun == "alert" else "")

@@ -1,0 +1,121 @@
+"""What `kvlogd status` shows: the record keeps its content through JSON, and the text fits a terminal."""
+
+import json
+
+import pytest
+
+from kvlogd.errors import KvlogdError
+from kvlogd.model import Severity
+from kvlogd.status import (
+    WIDTH,
+    EngineStatus,
+    Mode,
+    RuleState,
+    RuleStatus,
+    SourceState,
+    SourceStatus,
+    Status,
+    Trouble,
+    from_json,
+    status_text,
+    to_json,
+)
+
+NOW_S = 1_764_400_000.0
+THIN = "needs 20 more records at one load"
+BUSY = Status(
+    "0.3.0", 4711, NOW_S, NOW_S - 273_600, Mode.EVENTS, "/var/lib/kvlogd/kvlogd.duckdb", 38 * 2**20, 84 * 2**20, 12,
+    (
+        SourceStatus("chat", SourceState.FOLLOWING, 12_345, 1, NOW_S - 4, 0),
+        SourceStatus("batch", SourceState.WAITING, 0),
+    ),
+    (EngineStatus("chat/0", 2, NOW_S - 4, 8, 0, 0.431, "acme/chat-8b", "0.20.0"), EngineStatus("chat/1", 1)),
+    (
+        RuleStatus("engine-stall", "chat/0", RuleState.FINE, Severity.CRITICAL),
+        RuleStatus("kv-leak", "chat/1", RuleState.ABSTAINS, Severity.CRITICAL, why=THIN),
+        RuleStatus("kv-leak", "chat/0", RuleState.FIRING, Severity.CRITICAL, NOW_S - 7380),
+    ),
+    (Trouble(NOW_S - 720, "store", "cannot commit: no space left on device", 3),),
+)  # fmt: skip
+
+
+def test_json_keeps_everything() -> None:
+    assert from_json(json.loads(json.dumps(to_json(BUSY)))) == BUSY
+
+
+def test_a_newer_daemon_may_say_more() -> None:
+    told = to_json(BUSY) | {"mood": "good"}
+    told["sources"][0]["mood"] = "good"
+    assert from_json(told) == BUSY
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {},
+        to_json(BUSY) | {"mode": "guessing"},
+        to_json(BUSY) | {"rules": [{"rule": "kv-leak"}]},
+        to_json(BUSY) | {"sources": [3]},
+        to_json(BUSY) | {"sources": None},
+    ],
+)
+def test_what_is_no_status_is_one_line(told: dict[str, object]) -> None:
+    with pytest.raises(KvlogdError, match=r"^the daemon's status is not understood: restart the daemon"):
+        from_json(told)
+
+
+def test_the_text_is_aligned() -> None:
+    assert status_text(BUSY).splitlines() == [
+        "kvlogd 0.3.0: 2 sources, 2 engines, 1 alert firing",
+        "process 4711, up 3 d 4 h, 84 MiB of memory, mode events",
+        "/var/lib/kvlogd/kvlogd.duckdb, 38 MiB in the store, 12 records not yet committed",
+        "",
+        "source  state      records     last  behind  lost  unparsed",
+        "chat    following    12345  4 s ago     0 B   0 B         0",
+        "batch   waiting          0    never           0 B         0",
+        "",
+        "engine  life     last  running  waiting      KV  model",
+        "chat/0     2  4 s ago        8        0  43.1 %  acme/chat-8b",
+        "chat/1     1    never",
+        "",
+        "rule     about   state     severity        for  why",
+        "kv-leak  chat/0  firing    critical  2 h 3 min",
+        "kv-leak  chat/1  abstains  critical             needs 20 more records at one lo…",
+        "1 more looked and found nothing",
+        "",
+        "   trouble  times  where  what",
+        "12 min ago     3x  store  cannot commit: no space left on device",
+    ]
+
+
+def test_colour_adds_nothing_but_colour() -> None:
+    shown = status_text(BUSY, colour=True)
+    assert "\x1b[1;31mkv-leak  chat/0" in shown
+    for code in ("\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[1;31m"):
+        shown = shown.replace(code, "")
+    assert shown == status_text(BUSY)
+
+
+def test_long_and_hostile_names_keep_the_width() -> None:
+    name = "n" * 64
+    status = BUSY._replace(
+        sources=(SourceStatus(name, SourceState.UNREADABLE, 10**9, 1, NOW_S, 10**12, 10**9, 10**6),),
+        engines=(EngineStatus(f"{name}/127", 1000, NOW_S - 1e8, 256, 10_000, 1.0, "\x1b[2J" + "m" * 200),),
+        rules=(RuleStatus("kv-leak", f"{name}/127", RuleState.ABSTAINS, Severity.CRITICAL, NOW_S, "w" * 200),),
+        troubles=(Trouble(NOW_S, "where" * 20, "what\n" * 50, 10**6),),
+    )
+    lines = status_text(status).splitlines()[3:]
+    assert max(map(len, lines)) <= WIDTH
+    assert "\x1b" not in "".join(lines)
+    assert any("…" in line for line in lines)
+
+
+def test_a_daemon_with_nothing_to_show_is_short() -> None:
+    status = Status("0.3.0", 1, NOW_S, NOW_S + 5, Mode.POLLING, "s.duckdb")
+    assert status_text(status).splitlines() == [
+        "kvlogd 0.3.0: 0 sources, 0 engines, 0 alerts firing",
+        "process 1, up 0 s, mode polling",
+        "s.duckdb",
+    ]
+    fine = status._replace(rules=(RuleStatus("kv-leak", "a/0", RuleState.FINE, Severity.CRITICAL),))
+    assert status_text(fine).splitlines()[-1] == "rules: 1 looked and found nothing"
