@@ -70,10 +70,9 @@ MAY_IMPORT = {
     "followed": "cutter rows",
     "trail": "cutter followed piece rows source",
     "tail": "followed piece rows source trail",
-    "sqlgate": "rows",
+    "sqlgate": "rows functions sheet",
     "functions": "",
     "sheet": "rows",
-    "sqlgate": "functions rows sheet",
     "sidecar": "",
     "chart": "",
     "report": "chart notice outcome quantity rules rows store",
@@ -81,7 +80,6 @@ MAY_IMPORT = {
     "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store cutter",
     "systemd": "",
     "status": "quantity",
-    "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store",
     "ruletest": "engines fields pipeline quantity replay rules yamlfile",
     "cli": EVERYTHING,
 }
@@ -100,10 +98,8 @@ MAY_NAME = {
 }
 
 PURE = (
-    "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve ladder "
-    "kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart"
-    "errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve ladder kinds "
-    "kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet"
+    "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
+    "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
