@@ -55,6 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kvlogd {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_replay(commands)
+    _add_run(commands)
     _add_sql(commands)
     _add_check(commands)
     _add_rules(commands)
@@ -123,6 +124,24 @@ def _replay(arguments: argparse.Namespace) -> int:
     return status_of(outcome)
 
 
+def _add_run(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    run = commands.add_parser(
+        "run",
+        help="follow the logs of the config: the daemon",
+        description="Follows logs, stores what they say and judges it, until SIGTERM. SIGHUP reads the config again, "
+        "SIGUSR1 writes the stacks of all threads. Without a config file it watches /var/log/vllm/*.log. "
+        "Exit status 78 where the config is wrong.",
+    )
+    run.add_argument("--config", type=Path, metavar="FILE")
+    run.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from kvlogd.service import serve
+
+    return serve(arguments.config)
+
+
 def _refuse_to_overwrite(page: Path) -> None:
     """Raise ConfigError where the page would take the place of something else: `--report *.log` names a log."""
     if page.is_file() and page.stat().st_size:
@@ -162,12 +181,10 @@ def _add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from kvlogd.config import load_config
-    from kvlogd.rules import load_rules, shipped_folder
+    from kvlogd.setup import load_setup
 
-    load_config(arguments.config)
-    rules = load_rules([shipped_folder(), *([arguments.rules] if arguments.rules else [])])
-    print(f"fine: {len(rules)} rules")
+    setup = load_setup(arguments.config, [arguments.rules] if arguments.rules else [])
+    print(f"fine: {len(setup.rules)} rules")
     return FINE
 
 

@@ -66,6 +66,8 @@ MAY_IMPORT = {
     "feed": "piece stream",
     "revival": "alerts engines memory pipeline rules store stream",
     "intake": "config feed memory piece pipeline revival rows setup stamp store stream tail",
+    "daemon": "clock intake setup store systemd voice",
+    "service": "clock daemon systemd voice",
     "memory": "engines pipeline rules",
     "followed": "cutter rows",
     "trail": "cutter followed piece rows source",

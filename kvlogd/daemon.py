@@ -1,0 +1,165 @@
+"""The main loop: read, store, judge, again; and what begins, reloads and ends it.
+
+Everything that can be thrown away is: when the store fails, it is opened anew and reading begins where it says.
+"""
+
+import threading
+from pathlib import Path
+
+from kvlogd.clock import Clock, Waker
+from kvlogd.errors import KvlogdError, StoreError
+from kvlogd.intake import Intake
+from kvlogd.setup import Setup, load_setup
+from kvlogd.store import Store
+from kvlogd.systemd import Notifier
+from kvlogd.voice import Level, Voice
+
+POLL_S = 0.5
+"""How often files are looked at while nothing comes."""
+COMMIT_S = 5.0
+COMMIT_RECORDS = 20_000
+"""A commit costs about 12 ms however small it is: few at rest, large ones for a backlog."""
+RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
+CHECKPOINT_S = 1800.0
+FLUSH_S = 1.0
+"""How long a query waits for what was read to be stored."""
+
+
+class Daemon:
+    """One running kvlogd. `wanted` names its config file; raises ConfigError where that is wrong."""
+
+    def __init__(self, wanted: Path | None, clock: Clock, waker: Waker, notifier: Notifier, voice: Voice) -> None:
+        self.setup: Setup = load_setup(wanted)
+        self.store: Store | None = None
+        self.intake: Intake | None = None
+        self._wanted = wanted
+        self._clock = clock
+        self._waker = waker
+        self._notifier = notifier
+        self._voice = voice
+        self._committed_s = self._checkpointed_s = clock.monotonic_s()
+        self._retry_at_s, self._retry_s = float("-inf"), RETRY_S
+        self._stop_wanted = self._reload_wanted = False
+        self._flush_wanted, self._flushed = threading.Event(), threading.Event()
+
+    # --- what others may ask, from a signal handler or another thread
+
+    def stop(self) -> None:
+        """End the loop at its next turn."""
+        self._stop_wanted = True
+        self._waker.wake()
+
+    def reload(self) -> None:
+        """Read config and rules again at the next turn."""
+        self._reload_wanted = True
+        self._waker.wake()
+
+    def flush(self) -> None:
+        """Have everything stored that was read, for a query; waits a second at most."""
+        self._flushed.clear()
+        self._flush_wanted.set()
+        self._waker.wake()
+        self._flushed.wait(FLUSH_S)
+
+    # --- the loop
+
+    def run(self) -> None:
+        """Work until `stop`. Raises StoreError where the store cannot be opened at the start."""
+        self.store = Store.open(self.setup.config.store.path)
+        try:
+            self._turn()
+            self._notifier.ready()
+            while not self._stop_wanted:
+                if not self._turn():
+                    self._waker.wait(POLL_S)
+            self._notifier.stopping()
+            self._commit(self._clock.monotonic_s(), is_last=True)
+        finally:
+            self._let_go()
+            self.store.close()
+
+    def _turn(self) -> bool:
+        """Do what is due; return whether there is more to do at once."""
+        now_s, wall_s = self._clock.monotonic_s(), self._clock.wall_s()
+        if self._reload_wanted:
+            self._reload(now_s)
+        if self.intake is None and not self._begin(now_s, wall_s):
+            return False
+        busy = self.intake is not None and self.intake.poll(now_s, wall_s)
+        if self._is_commit_due(now_s):
+            self._commit(now_s)
+        if now_s - self._checkpointed_s >= CHECKPOINT_S:
+            self._checkpoint(now_s)
+        self._notifier.alive()
+        return busy
+
+    def _begin(self, now_s: float, wall_s: float) -> bool:
+        """Take up reading where the store says; return False where the store cannot be asked yet."""
+        if now_s < self._retry_at_s or self.store is None:
+            return False
+        try:
+            self.intake = Intake(self.setup, self.store, now_s)
+        except StoreError as error:
+            self._store_failed(error, now_s)
+            return False
+        return True
+
+    def _is_commit_due(self, now_s: float) -> bool:
+        if self.intake is None:
+            return False
+        is_due = self._flush_wanted.is_set() or now_s - self._committed_s >= COMMIT_S
+        return is_due or self.intake.pending() >= COMMIT_RECORDS
+
+    def _commit(self, now_s: float, *, is_last: bool = False) -> None:
+        if self.intake is None or self.store is None:
+            return
+        batch = self.intake.batch(now_s, is_last=is_last)
+        try:
+            if any(batch):
+                self.store.commit(batch)
+        except StoreError as error:
+            self._store_failed(error, now_s)
+            return
+        self._committed_s, self._retry_s = now_s, RETRY_S
+        self._voice.relent("store")
+        if self._flush_wanted.is_set():
+            self._flush_wanted.clear()
+            self._flushed.set()
+
+    def _store_failed(self, error: StoreError, now_s: float) -> None:
+        """Stop reading for a while: the logs keep what the store cannot take."""
+        self._let_go()
+        self._voice.complain("store", str(error), now_s, self._clock.wall_s(), Level.ERROR)
+        self._retry_at_s = now_s + self._retry_s
+        self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_S)
+
+    def _checkpoint(self, now_s: float) -> None:
+        self._checkpointed_s = now_s
+        try:
+            if self.store is not None:
+                self.store.checkpoint()
+        except StoreError as error:
+            self._store_failed(error, now_s)
+
+    def _reload(self, now_s: float) -> None:
+        """Take up a changed config and changed rules; the old ones live on where the new ones are wrong."""
+        self._reload_wanted = False
+        self._notifier.reloading(now_s)
+        try:
+            setup = load_setup(self._wanted)
+        except KvlogdError as error:
+            self._voice.complain("reload", str(error), now_s, self._clock.wall_s(), Level.ERROR)
+            self._notifier.ready("reload failed: the old config is in force")
+            return
+        self._voice.relent("reload")
+        if setup != self.setup:
+            self._commit(now_s, is_last=True)
+            self._let_go()
+            self.setup = setup
+        self._voice.say(Level.NOTICE, f"reloaded: {len(setup.config.sources)} sources, {len(setup.rules)} rules")
+        self._notifier.ready()
+
+    def _let_go(self) -> None:
+        if self.intake is not None:
+            self.intake.close()
+            self.intake = None
