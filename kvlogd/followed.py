@@ -20,6 +20,8 @@ from kvlogd.rows import Position
 
 HEAD = 1024
 """First bytes of a file that tell it from others."""
+HEADS = (32, 64, 128, 256, 512)
+"""Shorter heads, signed as well."""
 MARK = 512
 """Bytes before the place that was reached that must still be there."""
 BLOCK = 256 * 1024
@@ -53,22 +55,38 @@ def signature(data: bytes) -> str:
     return f"{len(data)}:{hashlib.blake2b(data, digest_size=16).hexdigest()}"
 
 
-def length_of(signed: str | None) -> int:
-    """Return how many bytes a signature is of."""
-    return int(signed.partition(":")[0]) if signed else 0
-
-
-def has_head(fd: int, position: Position) -> bool:
-    """Return whether a file begins like the one of a position. Raises OSError."""
-    return not position.head or signature(os.pread(fd, length_of(position.head), 0)) == position.head
+def head_signature(head: bytes) -> str:
+    """Return the signatures of a file's first bytes, of more and more of them: a shorter copy is known by the first."""
+    return " ".join(signature(head[:length]) for length in (*(n for n in HEADS if n < len(head)), len(head)))
 
 
 def holds(fd: int, position: Position) -> bool:
     """Return whether a file holds, up to a position, what was read there. Raises OSError."""
-    mark = length_of(position.marker)
-    if not has_head(fd, position):
+    return all(_is_at(fd, 0, signed) for signed in (position.head or "").split()[-1:]) and (
+        not position.marker or _is_at(fd, position.offset - _length(position.marker), position.marker)
+    )
+
+
+def begins(fd: int, size: int, position: Position) -> bool | None:
+    """Return whether a file of that size is the beginning of what was read up to a position; None: cannot be told."""
+    signed = [each for each in (position.head or "").split() if _length(each) <= size]
+    if not all(_is_at(fd, 0, each) for each in signed[-1:]):
         return False
-    return not position.marker or signature(os.pread(fd, mark, position.offset - mark)) == position.marker
+    return True if signed and _length(signed[-1]) in (size, HEAD) else None
+
+
+def alike(fd: int, other: int, length: int) -> bool:
+    """Return whether two files are the same up to a length, as their first and last bytes there tell."""
+    spots = ((min(HEAD, length), 0), (min(MARK, length), max(0, length - MARK)))
+    return all(os.pread(fd, *spot) == os.pread(other, *spot) for spot in spots)
+
+
+def _is_at(fd: int, offset: int, signed: str) -> bool:
+    return signature(os.pread(fd, _length(signed), offset)) == signed
+
+
+def _length(signed: str) -> int:
+    return int(signed.partition(":")[0])
 
 
 def open_regular(path: Path) -> tuple[int, os.stat_result]:
@@ -83,10 +101,53 @@ def open_regular(path: Path) -> tuple[int, os.stat_result]:
     return fd, status
 
 
+class Descriptors:
+    """Keeps few files open: the one that was opened longest ago is closed, and opened again when it is needed."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._open: dict[Followed, None] = {}
+        """In the order in which they were opened."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, path: Path) -> tuple[int, os.stat_result]:
+        """Open a regular file, closing others where the process has too many. Raises OSError."""
+        try:
+            return open_regular(path)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            self.most = max(1, len(self._open) // 2)
+            self._spare()
+            return open_regular(path)
+
+    def keep(self, file: "Followed") -> None:
+        """Count a file that was opened."""
+        self._open[file] = None
+        if len(self._open) > self.most:
+            self._spare()
+
+    def left(self, file: "Followed") -> None:
+        """Count a file no longer."""
+        self._open.pop(file, None)
+
+    def _spare(self) -> None:
+        for file in list(self._open)[:-1]:
+            if len(self._open) <= self.most:
+                break
+            if file.has_name:  # others could not be opened again
+                file.close()
+
+
 class Followed:
     """A file under watch, with the place up to which it was read. `fd` is None while it is closed to save one."""
 
-    def __init__(self, path: Path, file_id: str, fd: int, status: os.stat_result, offset: int = 0) -> None:
+    def __init__(
+        self, path: Path, file_id: str, opened: tuple[int, os.stat_result], offset: int, descriptors: Descriptors
+    ) -> None:
+        fd, status = opened
         self.path = path
         self.file_id = file_id
         self.fd: int | None = fd
@@ -95,13 +156,20 @@ class Followed:
         self.mtime_s = status.st_mtime
         self.is_live = True
         """It stands under the name that vLLM writes to; others are read to their end and let go."""
+        self.has_name = True
+        """It stands in the folder."""
         self.quiet_since_s: float | None = None
         """Monotonic time since when it has had nothing new; None while it has."""
         self._cutter = Cutter(offset)
-        self._mark = self._seen = os.pread(fd, MARK, offset - MARK) if offset >= MARK else os.pread(fd, offset, 0)
+        self._mark = self._seen = os.pread(fd, min(MARK, offset), max(0, offset - MARK))
         """Bytes before the line that is not whole yet, and before the byte that is read next."""
-        self._head = os.pread(fd, HEAD, 0)[:offset]
-        self._looked_at: tuple[int, int] | None = None
+        self._head = os.pread(fd, min(HEAD, offset), 0)
+        self._signed = (-1, "")
+        """Length and signature of the head."""
+        self.stamp: tuple[int, int] | None = None
+        """Size and mtime (ns) when it was last looked at."""
+        self._descriptors = descriptors
+        descriptors.keep(self)
 
     @property
     def offset(self) -> int:
@@ -115,23 +183,29 @@ class Followed:
 
     def position(self, log: str, wall_s: float, *, done: bool = False) -> Position:
         """Return the place that was reached, for the store."""
-        return Position(
-            log, self.file_id, self.offset, signature(self._head), signature(self._mark), done=done, seen_s=wall_s
-        )
+        if self._signed[0] != min(HEAD, self.offset):
+            self._signed = (min(HEAD, self.offset), head_signature(self._head[: self.offset]))
+        mark = signature(self._mark)
+        return Position(log, self.file_id, self.offset, self._signed[1], mark, done=done, seen_s=wall_s)
 
     def is_cut(self) -> bool:
-        """Return whether the file is shorter than what was read of it."""
-        return self.fd is not None and os.fstat(self.fd).st_size < self._cutter.read_to
+        """Return whether the file no longer holds what was read of it. Raises OSError."""
+        status, read_to = self._status(), self._cutter.read_to
+        if status.st_size < read_to:
+            return True
+        if (status.st_size, status.st_mtime_ns) == self.stamp:
+            return False
+        return os.pread(self.opened(), len(self._seen), read_to - len(self._seen)) != self._seen
 
     def look(self, now_s: float) -> Turn:
         """Return whether there is something to read, without reading it. Raises OSError."""
-        status = os.fstat(self.fd) if self.fd is not None else self._at_path(self.path.stat())
-        looked_at = (status.st_size, status.st_mtime_ns)
-        if looked_at == self._looked_at and status.st_size == self._cutter.read_to:
+        status = self._status()
+        stamp = (status.st_size, status.st_mtime_ns)
+        if stamp == self.stamp and status.st_size == self._cutter.read_to:
             if self.quiet_since_s is None:
                 self.quiet_since_s = now_s
             return Turn.RESTING
-        self._looked_at, self.size, self.mtime_s = looked_at, status.st_size, status.st_mtime
+        self.stamp, self.size, self.mtime_s = stamp, status.st_size, status.st_mtime
         if status.st_size < self._cutter.read_to:
             return Turn.CUT
         return Turn.READ
@@ -139,8 +213,8 @@ class Followed:
     def read(self, now_s: float) -> tuple[Turn, Chunk | None]:
         """Read the next block; return what became of it and the lines that are whole now. Raises OSError."""
         cutter, seen = self._cutter, self._seen
-        data = os.pread(self._opened(), len(seen) + BLOCK, cutter.read_to - len(seen))
-        if data[: len(seen)] != seen:
+        data = os.pread(self.opened(), len(seen) + BLOCK, cutter.read_to - len(seen))
+        if not data.startswith(seen):
             return Turn.CUT, None
         block = data[len(seen) :]
         if not block:
@@ -166,7 +240,7 @@ class Followed:
         """Pass over NULs; where the file system knows how far the hole goes, in one step."""
         read_to = self._cutter.read_to
         try:
-            data_at = os.lseek(self._opened(), read_to, os.SEEK_DATA)
+            data_at = os.lseek(self.opened(), read_to, os.SEEK_DATA)
         except OSError:  # no data behind it yet, or a file system that does not know holes
             data_at = 0
         self._cutter.jump(max(read_to + length, data_at))
@@ -182,22 +256,31 @@ class Followed:
             self._mark = self._seen
         return chunk
 
-    def handed_over(self) -> tuple[int, os.stat_result]:
-        """Give the descriptor away, with a fresh look at the file. Raises OSError."""
-        fd, self.fd = self._opened(), None
-        return fd, os.fstat(fd)
+    def anew(self, file_id: str) -> "Followed":
+        """Return the same file, to be read from its first byte, as another one; this one is over. Raises OSError."""
+        fd, self.fd = self.opened(), None
+        self._descriptors.left(self)
+        file = Followed(self.path, file_id, (fd, os.fstat(fd)), 0, self._descriptors)
+        file.is_live, file.has_name = self.is_live, self.has_name
+        return file
 
     def close(self) -> None:
         """Let go of the descriptor."""
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None
+            self._descriptors.left(self)
 
-    def _opened(self) -> int:
+    def opened(self) -> int:
+        """Return the descriptor. Raises OSError, FileNotFoundError where another file has the name now."""
         if self.fd is None:
-            self.fd, status = open_regular(self.path)
+            self.fd, status = self._descriptors.open(self.path)
+            self._descriptors.keep(self)
             self._at_path(status)
         return self.fd
+
+    def _status(self) -> os.stat_result:
+        return os.fstat(self.fd) if self.fd is not None else self._at_path(os.stat(self.path))  # noqa: PTH116
 
     def _at_path(self, status: os.stat_result) -> os.stat_result:
         if Identity.of(status) != self.identity:

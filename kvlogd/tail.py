@@ -9,10 +9,11 @@ memory is bounded by one block and one line a file, descriptors by `most_open`.
 import errno
 import glob
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import resource
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from kvlogd.followed import Identity
+from kvlogd.followed import Descriptors, Identity
 from kvlogd.piece import Health, Piece
 from kvlogd.rows import Position
 from kvlogd.source import rotation_of, shown
@@ -49,7 +50,8 @@ class Tail:
         self._places: dict[str, list[Position]] = {}
         for place in places:
             self._places.setdefault(place.source, []).append(place)
-        self._most_open = most_open
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._descriptors = Descriptors(max(1, min(most_open, soft // 2)))
         self._trails: dict[Path, Trail] = {}
         self._turn: list[Trail] = []
         """Logs that have not had their turn in this round."""
@@ -78,7 +80,6 @@ class Tail:
             pieces += read
         if any(trail.wants_look for trail in self._trails.values()):
             self.hint()
-        self._spare_descriptors()
         return pieces
 
     def health(self) -> list[Health]:
@@ -106,14 +107,14 @@ class Tail:
         for base, candidates in found.items():
             if base not in self._trails and candidates:
                 name = self._named(base)
-                self._trails[base] = Trail(name, self._places.pop(name, ()))
-            if base in self._trails and self._is_told_of(base, candidates):
-                self._troubles |= self._trails[base].reconcile(list(candidates.values()), wall_s)
+                self._trails[base] = Trail(name, self._places.pop(name, ()), self._descriptors)
+            if base in self._trails:
+                is_whole = not self._is_blind(base) and (bool(candidates) or base.parent.is_dir())
+                self._troubles |= self._trails[base].reconcile(list(candidates.values()), wall_s, is_whole=is_whole)
 
-    def _is_told_of(self, base: Path, candidates: Mapping[Identity, Candidate]) -> bool:
-        """Return whether what was found is all that there is of a log: a folder may be away for a while."""
-        blind = any(base == rotation_of(path)[0] or base.parent == path for path in self._troubles)
-        return bool(candidates) if blind else bool(candidates) or base.parent.is_dir()
+    def _is_blind(self, base: Path) -> bool:
+        """Return whether there may be files of a log that cannot be seen now."""
+        return any(base == rotation_of(path)[0] or base.parent == path for path in self._troubles)
 
     def _rotated(self, folder: Path, bases: set[Path]) -> list[Path]:
         """Return the files of a folder that are rotations of one of the logs."""
@@ -143,11 +144,3 @@ class Tail:
             return
         if taken.setdefault(candidate.identity, base) == base:
             found[base].setdefault(candidate.identity, candidate)
-
-    def _spare_descriptors(self) -> None:
-        files = [file for trail in self._trails.values() for file in trail.files if file.fd is not None]
-        # one that was renamed or deleted might not be found again
-        spare = [file for file in files if file.is_live and file.quiet_since_s is not None]
-        spare.sort(key=lambda file: file.quiet_since_s or 0.0)
-        for file in spare[: max(0, len(files) - self._most_open)]:
-            file.close()

@@ -1,44 +1,35 @@
 """The trail of one log: the file that vLLM writes to, and those it was rotated to, as far as they are not read.
 
 Rename rotation, copytruncate, truncation and growth past the old place, deletion, used-again inodes: all are told by
-identity and content (`kvlogd.followed`), never by events. Files are read oldest first.
-Promises: each line once; what was lost for good is a gap with its reason, and its bytes where they are known.
-Does not promise: lines written to a deleted file after it was silent for `DRAIN_S`.
+identity and content (`kvlogd.followed`, `kvlogd.recall`), never by events. Files are read oldest first.
+Promises: each line once; what was lost for good is a gap with its reason, and its bytes where they are known; where
+it cannot be told whether a file was read, it is not read again.
+Does not promise: lines written to a deleted file after it was silent for `DRAIN_S`; to know of a file that came and
+went between two looks; to see a file rewritten within one tick of the file system's clock to its old length.
 """
 
 import errno
 import os
-import re
-from collections.abc import Iterable, Sequence
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
 from kvlogd.cutter import Chunk
-from kvlogd.followed import Followed, Identity, Turn, has_head, holds, open_regular
+from kvlogd.followed import HEAD, Descriptors, Followed, Identity, Turn, alike, holds
 from kvlogd.model import Gap
 from kvlogd.piece import Health, Piece
+from kvlogd.recall import LEAST_COPY, Loss, Recall
 from kvlogd.rows import Position
 from kvlogd.source import Rotation
 
 DRAIN_S = 5.0
 """How long a renamed or deleted file must be silent before it is let go: writers change over within seconds."""
-SLACK_S = 5.0
-"""By how much a rotated file may be older than the last look before a restart and still be new."""
-LEAST_COPY = 512
-"""Bytes that must agree before a file is taken for the copy of another."""
 
 _serial = count()
-_FILE_ID = re.compile(r"\d+-\d+-")
-
-
-class Loss(StrEnum):
-    """Why lines were not read; values of `gaps.reason`."""
-
-    GONE = "rotated away before it was read"
-    TRUNCATED = "truncated before it was read"
-    TOO_LONG = "line too long"
+_LIVE = 2
+"""`Rotation.rank` of the name that vLLM writes to."""
 
 
 class Candidate(NamedTuple):
@@ -55,129 +46,215 @@ class Candidate(NamedTuple):
         """Return what the file system knows it by."""
         return Identity.of(self.status)
 
+    @property
+    def stamp(self) -> tuple[int, int]:
+        """Return what changes when it is written to: size and mtime (ns)."""
+        return self.status.st_size, self.status.st_mtime_ns
+
 
 class Trail:
     """The files of one log. `places` are its positions in the store."""
 
-    def __init__(self, name: str, places: Iterable[Position]) -> None:
+    def __init__(self, name: str, places: Iterable[Position], descriptors: Descriptors) -> None:
         self.name = name
         self.files: list[Followed] = []
         """Oldest first."""
         self.wants_look = False
         """A file was truncated: what stands in the folder must be looked at before anything is read on."""
-        self._places: dict[Identity, Position] = {}
-        """Up to where the files were read that are not followed now."""
-        for place in sorted(places, key=lambda place: place.seen_s or 0.0):
-            if _FILE_ID.match(place.file_id):
-                self._places[_identity_of(place)] = place
-        self._seen_s = max((place.seen_s or 0.0 for place in self._places.values()), default=None)
-        """The host's clock when the log was last read before this start; None for a log that is new."""
-        self._is_first_look = True
+        self.recall = Recall(name, places)
+        self._descriptors = descriptors
         self._settled: dict[Identity, tuple[int, int]] = {}
-        """Size and mtime (ns) of files with nothing to read: they need not be opened to see that."""
-        self._lost: dict[Position, Loss] = {}
-        """Where reading stood in files whose content is gone: a copy may hold what came behind."""
+        """Stamps of files of which all was read: they need not be opened to see that."""
+        self._passed: dict[Identity, tuple[int, int]] = {}
+        """Stamps of files that were passed over: copies of the live one, which may be needed when that is cut."""
+        self._there: dict[Identity, Candidate] = {}
+        self._live: Identity | None = None
         self._waiting: list[Piece] = []
         """Positions and gaps without data, for the next turn."""
         self._trouble = ""
 
     # --- looking
 
-    def reconcile(self, found: Sequence[Candidate], wall_s: float) -> dict[Path, str]:
-        """Take up what stands in the folder now; return what cannot be read, with the reason."""
-        troubles: dict[Path, str] = {}
-        for file in [file for file in self.files if file.is_cut()]:
-            self._cut(file, wall_s)
-        ordered = sorted(found, key=lambda candidate: candidate.rotation)
-        there = {candidate.identity: candidate for candidate in reversed(ordered)}
+    def reconcile(self, found: Sequence[Candidate], wall_s: float, *, is_whole: bool = True) -> dict[Path, str]:
+        """Take up what stands in the folder now; return what cannot be read, with the reason.
+
+        `is_whole` says that `found` is all there is: what is missing is gone.
+        """
+        if self._has_cut(wall_s):  # a copy may have been made after the folder was looked at
+            return {}
+        self.wants_look = False
+        self._there = {candidate.identity: candidate for candidate in found}
+        if is_whole and found:  # nothing at all: the folder may be away for a while
+            self.recall.miss(self._there)
+        self._arrange(max(found, key=lambda candidate: candidate.rotation, default=None), is_whole=is_whole)
         followed = {file.identity for file in self.files}
-        fresh = [candidate for identity, candidate in there.items() if identity not in followed]
-        if self._is_first_look:
-            self._lost = {self._places.pop(i): Loss.GONE for i in list(self._places) if i not in there}
-        # those that were read before come first: only then is it known what is missing
-        for candidate in sorted(fresh, key=lambda candidate: candidate.identity not in self._places):
-            try:
-                self._meet(candidate, wall_s, is_live=candidate is ordered[-1])
-            except OSError as error:
-                if error.errno != errno.ENOENT:
-                    troubles[candidate.path] = reason(error)
-        self._tell_lost()
-        self._places = {identity: place for identity, place in self._places.items() if identity in there}
-        self._arrange(there, ordered)
-        self._is_first_look = self.wants_look = False
+        fresh = [candidate for candidate in found if candidate.identity not in followed]
+        troubles: dict[Path, str] = {}
+        # known files first: only then is it known what is missing; and of two copies the longer one
+        fresh = [candidate for candidate in fresh if not self._met(candidate, self._resume, wall_s, troubles)]
+        for candidate in sorted(fresh, key=lambda candidate: -candidate.status.st_size):
+            self._met(candidate, self._begin, wall_s, troubles)
+        if not self.wants_look and not troubles:
+            self._waiting += self.recall.told(self._is_read)
+            self.recall.since_s = self.recall.since_s or wall_s
+        # a file that has no name any more was rotated away long ago
+        self.files.sort(key=lambda f: (1, self._there[f.identity].rotation) if f.identity in self._there else (0,))
         return troubles
 
-    def _meet(self, candidate: Candidate, wall_s: float, *, is_live: bool) -> None:
-        """Begin to follow a file that is not followed, if there is something in it that was not read."""
-        identity, status = candidate.identity, candidate.status
-        stamp = (status.st_size, status.st_mtime_ns)
-        if self._settled.get(identity) == stamp and not self._lost:
-            return
-        fd, status = open_regular(candidate.path)
-        start = self._start_of(fd, status, identity, is_wanted=candidate.is_named or is_live)
-        place = self._places.pop(identity, None)
-        goes_on = place is not None and place.offset == start > 0
-        file_id = place.file_id if place is not None and goes_on else _file_id(identity, wall_s)
-        file = Followed(candidate.path, file_id, fd, status, start)
-        if start < status.st_size or is_live:
-            self.files.append(file)
-        else:
-            self._settle(file, stamp, wall_s)
-        if not goes_on:
-            self._waiting.append(Piece(self.name, b"", file.position(self.name, wall_s, done=file.fd is None)))
+    def _met(
+        self,
+        candidate: Candidate,
+        meet: Callable[[Candidate, float], bool],
+        wall_s: float,
+        troubles: dict[Path, str],
+    ) -> bool:
+        try:
+            return meet(candidate, wall_s)
+        except OSError as error:
+            if error.errno == errno.ENOENT:  # renamed since the folder was looked at
+                self.wants_look = True
+            else:
+                troubles[candidate.path] = reason(error)
+        return True
 
-    def _settle(self, file: Followed, stamp: tuple[int, int], wall_s: float) -> None:
-        """Leave a file alone until it grows."""
-        file.close()
-        self._settled[file.identity] = stamp
-        self._places[file.identity] = file.position(self.name, wall_s, done=True)
+    def _has_cut(self, wall_s: float) -> bool:
+        cut = [file for file in self.files if _is_cut(file)]
+        for file in cut:
+            self._cut(file, wall_s)
+        return bool(cut)
 
-    def _start_of(self, fd: int, status: os.stat_result, identity: Identity, *, is_wanted: bool) -> int:
-        """Return from which byte on a file is to be read: its size, where nothing of it is."""
-        place = self._places.get(identity)
-        if place is not None:
-            if status.st_size >= place.offset and holds(fd, place):
-                return place.offset
-            del self._places[identity]
-            self._lost[place] = Loss.TRUNCATED
-        for lost in self._lost:
-            if lost.offset >= (LEAST_COPY if is_wanted else 1) and status.st_size >= lost.offset and holds(fd, lost):
-                del self._lost[lost]
-                self._waiting.append(Piece(self.name, b"", lost._replace(done=True)))
-                return lost.offset
-        if is_wanted:
-            return 0
-        is_old = self._is_first_look and not self._is_new(status)
-        return status.st_size if is_old or self._is_copy(fd, status) else 0
-
-    def _is_copy(self, fd: int, status: os.stat_result) -> bool:
-        """Return whether a rotated file only repeats what was read, or is being read, elsewhere."""
-        if any(lost.offset and has_head(fd, lost) for lost in self._lost):
-            return True
-        known = [*self._places.values(), *(file.position(self.name, 0.0) for file in self.files)]
-        return any(p.offset >= LEAST_COPY and status.st_size >= p.offset and holds(fd, p) for p in known)
-
-    def _is_new(self, status: os.stat_result) -> bool:
-        """Return whether a rotated file that is not known was written since the log was last read."""
-        return self._seen_s is not None and status.st_mtime >= self._seen_s - SLACK_S
-
-    def _tell_lost(self) -> None:
-        """Count what no file holds any more."""
-        for place, loss in self._lost.items():
-            gaps = [] if place.done else [Gap(self.name, None, loss, 0)]
-            self._waiting.append(Piece(self.name, b"", place._replace(done=True), gaps))
-        self._lost = {}
-
-    def _arrange(self, there: dict[Identity, Candidate], ordered: Sequence[Candidate]) -> None:
-        """Bring the files in order of age, and note which of them is the one that vLLM writes to."""
-        live = ordered[-1].identity if ordered else None
+    def _arrange(self, newest: Candidate | None, *, is_whole: bool) -> None:
+        """Note which names the files have now, and which of them is the one that vLLM writes to."""
+        there, live = self._there, newest and newest.identity
         for file in self.files:
             if file.identity in there:
                 file.path = there[file.identity].path
-            file.is_live = file.identity == live
-        # a file that has no name any more was rotated away long ago
-        self.files.sort(key=lambda f: (1, there[f.identity].rotation) if f.identity in there else (0,))
+            if file.identity in there or is_whole:
+                file.has_name = file.identity in there
+                file.is_live = file.identity == live
+        if live != self._live:
+            self._live, self._passed = live, {}
         self._settled = {identity: stamp for identity, stamp in self._settled.items() if identity in there}
+        self._passed = {identity: stamp for identity, stamp in self._passed.items() if identity in there}
+
+    def _resume(self, candidate: Candidate, wall_s: float) -> bool:
+        """Go on with a file that was read before; return whether it is one."""
+        place = self.recall.places.get(candidate.identity)
+        if place is None:
+            return False
+        if self._settled.get(candidate.identity) == candidate.stamp:
+            return True
+        with self._opened(candidate) as (fd, status):
+            if status.st_size >= place.offset and holds(fd, place):
+                if place.offset < HEAD:  # too little to be sure that it is the same file
+                    return False
+                self._follow(candidate, (fd, status), place.file_id, place.offset, wall_s)
+                return True
+        del self.recall.places[candidate.identity]
+        self.recall.lose(place, Loss.TRUNCATED)
+        return False
+
+    def _begin(self, candidate: Candidate, wall_s: float) -> bool:
+        """Begin with a file that is new, or known by its content only."""
+        if self._passed.get(candidate.identity) == candidate.stamp and not self.recall.is_open:
+            return True
+        with self._opened(candidate) as (fd, status):
+            place = self.recall.places.get(candidate.identity)
+            start = self._start_of(fd, status, candidate, place)
+            if start is None:
+                self._passed[candidate.identity] = candidate.stamp
+                return True
+            if place is not None and place.offset == start:
+                self._follow(candidate, (fd, status), place.file_id, start, wall_s)
+                return True
+            if place is not None:
+                self.recall.drop(candidate.identity)
+            file = self._follow(candidate, (fd, status), _file_id(candidate.identity, wall_s), start, wall_s)
+            self._waiting.append(Piece(self.name, b"", file.position(self.name, wall_s, done=file.fd is None)))
+        return True
+
+    def _follow(
+        self, candidate: Candidate, opened: tuple[int, os.stat_result], file_id: str, start: int, wall_s: float
+    ) -> Followed:
+        file = Followed(candidate.path, file_id, (os.dup(opened[0]), opened[1]), start, self._descriptors)
+        self.recall.places.pop(candidate.identity, None)
+        file.is_live = candidate.identity == self._live
+        if file.is_live or start < opened[1].st_size:
+            self.files.append(file)
+        else:
+            self._settled[file.identity] = candidate.stamp
+            self.recall.places[file.identity] = file.position(self.name, wall_s, done=True)
+            file.close()
+        return file
+
+    # --- what a file is, by its content
+
+    def _start_of(self, fd: int, status: os.stat_result, candidate: Candidate, at_least: Position | None) -> int | None:
+        """Return from which byte on a file is to be read, its size for "not at all"; None leaves that open."""
+        size, is_live = status.st_size, candidate.rotation.rank == _LIVE
+        least = at_least.offset if at_least is not None else 0
+        place = self.recall.find(fd, size, is_live=is_live)
+        if place is not None and place.offset > least:
+            self.recall.go_on(place)
+            return place.offset
+        if is_live:
+            return max(least, self._end_of_twin(fd, size))
+        if size == 0 or self._is_copy_of_live(fd, size):
+            return None
+        if self._is_copy_of_read(fd, size, candidate.identity) or self.recall.is_beginning(fd, size):
+            return size
+        if any(_is_cut(file) for file in self.files):  # since this look began: then it may be a copy after all
+            self.wants_look = True
+            return None
+        is_wanted = candidate.is_named or candidate.identity == self._live or at_least is not None
+        return least if is_wanted or not self.recall.is_old(status) else size
+
+    def _end_of_twin(self, fd: int, size: int) -> int:
+        """Return up to where a live file only repeats another: it was replaced by a copy of itself."""
+        for file in self.files:
+            length = os.fstat(file.opened()).st_size
+            if LEAST_COPY <= length <= size and alike(fd, file.opened(), length):
+                return length
+        return 0
+
+    def _is_copy_of_live(self, fd: int, size: int) -> bool:
+        live = [file for file in self.files if file.is_live]
+        return any(os.fstat(file.opened()).st_size >= size and alike(fd, file.opened(), size) for file in live)
+
+    def _is_copy_of_read(self, fd: int, size: int, identity: Identity) -> bool:
+        """Return whether all of a rotated file stands in another rotated file that was read or is being read."""
+        known = [c for i, c in self._there.items() if i != identity and i in self.recall.places]
+        for file in self.files:
+            if not file.is_live and os.fstat(file.opened()).st_size >= size and alike(fd, file.opened(), size):
+                return True
+        for candidate in (each for each in known if each.status.st_size >= size):
+            with suppress(OSError), self._opened(candidate) as (other, status):
+                if status.st_size >= size and alike(fd, other, size):
+                    return True
+        return False
+
+    def _is_read(self, place: Position) -> bool:
+        """Return whether a file that holds what was read up to a place is being read, or was, further than that."""
+        with suppress(OSError):
+            if any(file.offset >= place.offset > 0 and holds(file.opened(), place) for file in self.files):
+                return True
+        for identity, candidate in self._there.items():
+            known = self.recall.places.get(identity)
+            if known is not None and known.offset >= place.offset > 0:
+                with suppress(OSError), self._opened(candidate) as (fd, _):
+                    if holds(fd, place):
+                        return True
+        return False
+
+    @contextmanager
+    def _opened(self, candidate: Candidate) -> Iterator[tuple[int, os.stat_result]]:
+        fd, status = self._descriptors.open(candidate.path)
+        try:
+            if Identity.of(status) != candidate.identity:
+                raise FileNotFoundError(errno.ENOENT, "another file stands there now")
+            yield fd, status
+        finally:
+            os.close(fd)
 
     # --- reading
 
@@ -189,23 +266,20 @@ class Trail:
             if self.wants_look:
                 break
             try:
-                turn, chunk = self._turn(file, now_s)
+                turn = file.look(now_s)
+                turn, chunk = file.read(now_s) if turn is Turn.READ else (turn, None)
                 if turn is Turn.CUT:
                     self._cut(file, wall_s)
             except OSError as error:
-                pieces += self._failed(file, error, wall_s)
+                self._failed(file, error, wall_s)
                 break
             if chunk is not None:
                 pieces.append(self._piece(file, chunk, wall_s))
             if turn is not Turn.RESTING:
                 break
             if not file.is_live and file.quiet_since_s is not None and now_s - file.quiet_since_s >= DRAIN_S:
-                pieces += self._let_go(file, wall_s)
+                pieces.append(self._let_go(file, wall_s))
         return pieces
-
-    def _turn(self, file: Followed, now_s: float) -> tuple[Turn, Chunk | None]:
-        turn = file.look(now_s)
-        return file.read(now_s) if turn is Turn.READ else (turn, None)
 
     def _piece(self, file: Followed, chunk: Chunk, wall_s: float, *, done: bool = False) -> Piece:
         gaps = [Gap(self.name, None, Loss.TOO_LONG, chunk.cut_lines)] if chunk.cut_lines else []
@@ -214,31 +288,31 @@ class Trail:
 
     def _cut(self, file: Followed, wall_s: float) -> None:
         """Begin anew with a file that was truncated."""
-        self._lost[file.position(self.name, wall_s)] = Loss.TRUNCATED
-        fd, status = file.handed_over()
-        self.files[self.files.index(file)] = Followed(file.path, _file_id(file.identity, wall_s), fd, status)
+        self.recall.lose(file.position(self.name, wall_s), Loss.TRUNCATED, file.behind_bytes or None)
+        self.files[self.files.index(file)] = file.anew(_file_id(file.identity, wall_s))
         self.wants_look = True
 
-    def _let_go(self, file: Followed, wall_s: float) -> list[Piece]:
+    def _let_go(self, file: Followed, wall_s: float) -> Piece:
         """End a file that will not grow any more: its last line may lack the newline."""
         chunk = file.rest() or Chunk(file.offset, b"", file.offset)
         piece = self._piece(file, chunk, wall_s, done=True)
         file.close()
         self.files.remove(file)
+        if file.stamp is not None:
+            self._settled[file.identity] = file.stamp
         if piece.position is not None:
-            self._places[file.identity] = piece.position
-        return [piece]
+            self.recall.places[file.identity] = piece.position
+        return piece
 
-    def _failed(self, file: Followed, error: OSError, wall_s: float) -> list[Piece]:
+    def _failed(self, file: Followed, error: OSError, wall_s: float) -> None:
         """Note why a file cannot be read; one that is gone is given up."""
         file.close()
         self._trouble = reason(error)
-        if error.errno != errno.ENOENT or file.is_live:
+        if error.errno in (errno.ENOENT, errno.ESTALE):
             self.wants_look = True
-            return []
-        self.files.remove(file)
-        gap = Gap(self.name, None, Loss.GONE, 0, file.behind_bytes or None)
-        return [Piece(self.name, b"", file.position(self.name, wall_s, done=True), [gap])]
+        if error.errno == errno.ENOENT and not file.has_name:
+            self.files.remove(file)
+            self.recall.lose(file.position(self.name, wall_s), Loss.GONE, file.behind_bytes or None)
 
     def health(self) -> Health:
         """Return how the log fares."""
@@ -264,9 +338,11 @@ def reason(error: OSError) -> str:
     return ": ".join(filter(None, (os.strerror(error.errno or 0), mends.get(error.errno or 0, ""))))
 
 
-def _identity_of(place: Position) -> Identity:
-    device, inode = place.file_id.split("-")[:2]
-    return Identity(int(device), int(inode))
+def _is_cut(file: Followed) -> bool:
+    try:
+        return file.is_cut()
+    except OSError:  # told when it is read
+        return False
 
 
 def _file_id(identity: Identity, wall_s: float) -> str:
