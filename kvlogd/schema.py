@@ -310,7 +310,7 @@ def extend(table: Table, *names: str) -> Iterator[str]:
     for column in table.columns:
         if column.name in names:
             yield f"ALTER TABLE {table.name} ADD COLUMN {column.name} {column.type}"
-            yield f"COMMENT ON COLUMN {table.name}.{column.name} IS {_quoted(column.comment)}"
+            yield f"COMMENT ON COLUMN {table.name}.{column.name} IS {quoted(column.comment)}"
 
 
 def ddl() -> Iterator[str]:
@@ -383,12 +383,13 @@ def markdown() -> str:
 
 
 def _comments(kind: str, what: Table | View) -> Iterator[str]:
-    yield f"COMMENT ON {kind} {what.name} IS {_quoted(what.comment)}"
+    yield f"COMMENT ON {kind} {what.name} IS {quoted(what.comment)}"
     for column in what.columns:
-        yield f"COMMENT ON COLUMN {what.name}.{column.name} IS {_quoted(column.comment)}"
+        yield f"COMMENT ON COLUMN {what.name}.{column.name} IS {quoted(column.comment)}"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Return the text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -2,6 +2,7 @@
 
 Promises that a batch is there whole or not at all, also after kill -9 or on a full disk. After a StoreError out of
 `commit` nobody knows which (a commit may be durable although it raised): read `positions` and go on from there.
+Other threads may query and take snapshots while one thread writes; where the writer must reopen, their queries end.
 Does not promise two writers at once, nor reading by another process while a writer is there.
 Nobody may open the .duckdb file itself in this process: closing it again would drop DuckDB's lock.
 """
@@ -10,21 +11,22 @@ import contextlib
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import duckdb
 
-from kvlogd import lock, rows, schema, transaction
-from kvlogd.alerts import Standing
+from kvlogd import disk, lock, migration, schema, snapshot, transaction
 from kvlogd.errors import StoreError
-from kvlogd.model import AlertEvent, Engine, Event, Gap, Run, Stats
-from kvlogd.rows import Answer, Batch, Memory, Position
+from kvlogd.history import History
+from kvlogd.lease import Lease
+from kvlogd.rows import Answer, Batch
 
-_UMASK = 0o027
+EXPORT_FOLDER = "export"
 _CHUNK_ROWS = 4096
-_SPARE_BYTES = 64 * 2**20
+_CHECKPOINT_TRIES = 20
+_CHECKPOINT_WAIT_S = 0.01
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,
     "memory_limit": "128MB",
@@ -42,22 +44,32 @@ _SETTINGS = (
     "SET max_temp_directory_size = '1GB'",
     "SET python_enable_replacements = false",
     "SET TimeZone = 'UTC'",
+)
+_FENCE = (
+    # The daily export writes there; users' SQL is kept away from it by `sqlgate` alone.
+    "SET allowed_directories = [{export}]",
     "SET enable_external_access = false",
     "SET lock_configuration = true",
 )
 _RFC3339 = "replace(strftime({0} AT TIME ZONE 'UTC', '%Y-%m-%dT%H:%M:%S.%f'), '.000000', '') || '+00:00'"
 _WITH_ZONE = "TIMESTAMP WITH TIME ZONE"
+_DAMAGE = ("Corrupt database file", "Could not read enough bytes", "corrupt")
 
 
-class Store:
-    """One open store; use it as a context manager. One thread at a time."""
+class Store(History):
+    """One open store; use it as a context manager. One thread writes; `query` and `snapshot` are for any thread."""
 
     def __init__(self, path: Path, *, read_only: bool, lock_fd: int | None) -> None:
         self.path = path
         self.read_only = read_only
         self._lock_fd = lock_fd
         self._connection: duckdb.DuckDBPyConnection | None = None
-        self._cursors: set[duckdb.DuckDBPyConnection] = set()
+        self._is_broken = False
+        self._is_closed = False
+        self._leases: set[Lease[duckdb.DuckDBPyConnection]] = set()
+        # Taken in this order: who may use the connection itself; who may change it or the leases.
+        self._writing = threading.RLock()
+        self._guard = threading.RLock()
 
     @classmethod
     def open(
@@ -70,10 +82,10 @@ class Store:
         store = cls(path, read_only=read_only, lock_fd=None if read_only else lock.take(path))
         ready = False
         try:
-            _prepare(store._connected(), path, read_only, schema.migrations() if migrations is None else migrations)
+            steps = schema.migrations() if migrations is None else migrations
+            with readable(path):
+                migration.prepare(store._connected(), path, read_only, steps)
             ready = True
-        except duckdb.Error as error:
-            raise StoreError(_one_line(error), where=str(path), mend="restore a snapshot or move it away") from error
         finally:
             if not ready:
                 store._disconnect()
@@ -87,112 +99,70 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Checkpoint where the disk has room, close, and let the next writer in."""
-        # What a checkpoint could not do is still safe in the write-ahead log, and the next open does it.
-        with contextlib.suppress(StoreError):
-            self.checkpoint()
-        self._disconnect()
-        self._unlock()
+        """End the queries, checkpoint where the disk has room, close, and let the next writer in."""
+        with self._writing, self._guard:
+            self._end_queries(self._failed("the store was closed"))
+            # What a checkpoint could not do is still safe in the write-ahead log, and the next open does it.
+            with contextlib.suppress(StoreError):
+                self.checkpoint()
+            self._is_closed = True
+            self._disconnect()
+            self._unlock()
 
     def checkpoint(self) -> bool:
-        """Write the log into the file; return False where the disk lacks room. Raises StoreError, then reopens."""
-        if self.read_only or self._connection is None:
-            return False
-        disk = os.statvfs(self.path.parent)
-        wal = Path(f"{self.path}.wal")
-        dirty = wal.stat().st_size if wal.exists() else 0
-        if disk.f_bavail * disk.f_frsize < 2 * dirty + _SPARE_BYTES:
-            return False
-        try:
-            with _private_files():
-                self._connected().execute("CHECKPOINT")
-        except duckdb.Error as error:
-            self._reopen()
-            raise StoreError(_one_line(error), where=str(self.path), mend="free disk space") from error
-        return True
+        """Write the log into the file; return False where the disk lacks room or a query stands in the way.
+
+        Raises StoreError, then reopens.
+        """
+        with self._writing:
+            if self.read_only or self._connection is None or not disk.has_room_for_checkpoint(self.path):
+                return False
+            with self._reopened_on_error("cannot checkpoint"), disk.private_files():
+                return any(_checkpointed(self._connected()) for _ in range(_CHECKPOINT_TRIES))
 
     def commit(self, batch: Batch) -> None:
         """Write the batch in one transaction.
 
-        Raises StoreError; the database has then been reopened, and what is in it must be read again.
+        Raises StoreError; the database has then been reopened, and what is in it must be read again. Where the disk
+        has too little room it is refused before anything is touched: the message says how much is lacking.
         """
-        done = False
-        try:
-            con = self._connected()
-            with _private_files():
-                con.execute("BEGIN TRANSACTION")
-                transaction.write(con, batch)
-                con.execute("COMMIT")
-            done = True
-        except (duckdb.Error, ValueError, OverflowError) as error:
-            mend = "the store was reopened: read the positions again"
-            raise StoreError(f"cannot commit: {_one_line(error)}", where=str(self.path), mend=mend) from error
-        finally:
-            if not done:
-                self._reopen()
+        disk.refuse_when_full(self.path)
+        with self._transaction() as con:
+            transaction.write(con, batch)
 
-    def positions(self, source: str | None = None) -> dict[str, int]:
-        """Return the bytes read by file_id, of one source or of all (the furthest, where sources share a file)."""
-        found = self._rows(
-            "SELECT file_id, max(byte_offset) FROM positions WHERE source = coalesce(?, source) GROUP BY file_id",
-            [source],
-        )
-        return dict(found)
+    def transact(self, statements: Iterable[tuple[str, Sequence[object]]]) -> None:
+        """Run statements of our own in one transaction; raises StoreError as `commit` does."""
+        disk.refuse_when_full(self.path)
+        with self._transaction() as con:
+            for sql, parameters in statements:
+                con.execute(sql, list(parameters))
 
-    def engines(self) -> list[Engine]:
-        """Return all engines."""
-        return [Engine(*row) for row in self._rows(f"{schema.select(schema.ENGINES)} ORDER BY engine_id")]
+    def copy_out(self, select: str, target: Path) -> None:
+        """Write the rows of a query of our own to a Parquet file in the export folder. Raises StoreError."""
+        options = "FORMAT parquet, COMPRESSION zstd"
+        with self._lease() as lease, self._reading(lease) as cursor, disk.private_files():
+            cursor.execute(f"COPY ({select}) TO {schema.quoted(str(target))} ({options})")
 
-    def runs(self) -> list[Run]:
-        """Return all runs."""
-        return [Run(*row) for row in self._rows(f"{schema.select(schema.RUNS)} ORDER BY run_id")]
+    def snapshot(self, target: Path) -> None:
+        """Write a consistent copy that any DuckDB client opens; commits go on meanwhile.
 
-    def gaps(self) -> list[Gap]:
-        """Return all gaps, oldest first."""
-        return [Gap(*row) for row in self._rows(schema.select(schema.GAPS))]
-
-    def standings(self) -> list[Standing]:
-        """Return the alerts that are pending or firing."""
-        return [
-            rows.standing(row) for row in self._rows(f"{schema.select(schema.ALERTS)} ORDER BY rule, scope, run_id")
-        ]
-
-    def places(self) -> list[Position]:
-        """Return all positions, with what identifies a tailed file."""
-        return [Position(*row) for row in self._rows(schema.select(schema.POSITIONS))]
-
-    def memories(self) -> list[Memory]:
-        """Return what the rules of each source remember."""
-        return [Memory(*row) for row in self._rows(schema.select(schema.MEMORIES))]
-
-    def alert_events(self, source: str | None = None) -> list[AlertEvent]:
-        """Return the alert events of one source or of all, oldest first."""
-        sql = f"{schema.select(schema.ALERT_EVENTS)} WHERE source = coalesce(?, source) ORDER BY ts, rowid"
-        return [rows.alert_event(row) for row in self._rows(sql, [source])]
-
-    def samples_of(self, run_id: int, since_s: float | None = None) -> Iterator[Stats]:
-        """Yield the samples of one run as they were read, from `since_s` on; their `pid` is not known any more."""
-        special = {"ts_s": "epoch(s.ts)", "pid": "NULL", "engine_index": "e.engine_index"}
-        names = ", ".join(special.get(name, f"s.{name}") for name in Stats._fields)
-        sql = (
-            f"SELECT {names} FROM samples s LEFT JOIN engines e USING (engine_id) "  # noqa: S608
-            "WHERE s.run_id = ? AND s.ts >= coalesce(to_timestamp(?::DOUBLE), '-infinity'::TIMESTAMPTZ)"
-        )
-        yield from (Stats(*row) for row in self._stream(sql, [run_id, since_s]))
-
-    def events_of(self, run_id: int) -> list[Event]:
-        """Return the events of one run in order of time: their kind and numbers."""
-        sql = "SELECT epoch(ts), kind, numbers FROM events WHERE run_id = ? ORDER BY ts"
-        return [rows.event(row) for row in self._rows(sql, [run_id])]
+        Raises StoreError, also where `target` is there already.
+        """
+        for _ in range(snapshot.MOST_TRIES):
+            if not self.checkpoint():
+                raise self._failed("cannot checkpoint", "free disk space")
+            if snapshot.copied(self.path, target):
+                return
+        raise self._failed("the store changed too fast to be copied", "try again later")
 
     def statement_types(self, sql: str) -> list[str]:
         """Return the type of each statement in `sql`, such as SELECT; raises StoreError where it does not parse."""
-        with self._cursor() as cursor, _readable(self.path):
+        with self._lease() as lease, self._reading(lease) as cursor:
             return [statement.type.name for statement in cursor.extract_statements(sql)]
 
     def syntax_tree(self, sql: str) -> str:
         """Return DuckDB's JSON syntax tree of one SELECT, without running it; an error stands in the JSON."""
-        with self._cursor() as cursor, _readable(self.path):
+        with self._lease() as lease, self._reading(lease) as cursor:
             row = cursor.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone()
         return str(row[0]) if row else "{}"
 
@@ -202,75 +172,107 @@ class Store:
 
         Raises StoreError, also while the rows are read.
         """
-        late = threading.Event()
-        with self._cursor() as cursor:
-
-            def stop() -> None:
-                late.set()
-                cursor.interrupt()
-
-            timer = threading.Timer(limit_s, stop)
+        late = self._failed(f"the query took longer than {limit_s:g} s", "narrow it down, by time for instance")
+        with self._lease() as lease:
+            timer = threading.Timer(limit_s, lease.interrupt, [late])
             timer.daemon = True
             timer.start()
             try:
-                with _readable(self.path, late, limit_s):
+                with self._reading(lease) as cursor:
                     cursor.execute("BEGIN TRANSACTION READ ONLY")
                     columns, types = _run(cursor, sql)
-                yield Answer(columns, types, self._chunks(cursor, late, limit_s))
+                yield Answer(columns, types, self._chunks(lease))
             finally:
                 timer.cancel()
 
-    def _rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        return list(self._stream(sql, parameters))
-
     def _stream(self, sql: str, parameters: Sequence[object]) -> Iterator[tuple[Any, ...]]:
-        with self._cursor() as cursor:
-            with _readable(self.path):
+        with self._lease() as lease:
+            with self._reading(lease) as cursor:
                 cursor.execute(sql, list(parameters))
-            yield from self._chunks(cursor)
+            yield from self._chunks(lease)
 
-    def _chunks(
-        self, cursor: duckdb.DuckDBPyConnection, late: threading.Event | None = None, limit_s: float = 0
-    ) -> Iterator[tuple[Any, ...]]:
+    def _chunks(self, lease: Lease[duckdb.DuckDBPyConnection]) -> Iterator[tuple[Any, ...]]:
         while True:
-            with _readable(self.path, late, limit_s):
+            with self._reading(lease) as cursor:
                 chunk = cursor.fetchmany(_CHUNK_ROWS)
-                if late and late.is_set():
-                    raise duckdb.InterruptException("interrupted")
             if not chunk:
                 return
             yield from chunk
 
     @contextlib.contextmanager
-    def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        with _readable(self.path):
-            cursor = self._connected().cursor()
-        self._cursors.add(cursor)
+    def _lease(self) -> Iterator[Lease[duckdb.DuckDBPyConnection]]:
+        with self._guard, readable(self.path):
+            lease = Lease(self._connected().cursor())
+            self._leases.add(lease)
         try:
-            yield cursor
+            yield lease
         finally:
-            self._cursors.discard(cursor)
-            cursor.close()
+            lease.close()
+            with self._guard:
+                self._leases.discard(lease)
+
+    @contextlib.contextmanager
+    def _reading(self, lease: Lease[duckdb.DuckDBPyConnection]) -> Iterator[duckdb.DuckDBPyConnection]:
+        try:
+            with lease.use() as cursor:
+                yield cursor
+        except duckdb.Error as error:
+            raise lease.why or failure(self.path, error) from error
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        with self._writing, self._reopened_on_error("cannot commit"), disk.private_files():
+            con = self._connected()
+            con.execute("BEGIN TRANSACTION")
+            yield con
+            con.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _reopened_on_error(self, what: str) -> Iterator[None]:
+        done = False
+        try:
+            yield
+            done = True
+        except (duckdb.Error, ValueError, OverflowError) as error:
+            mend = _salvage(self.path, str(error)) or "the store was reopened: read the positions again"
+            raise self._failed(f"{what}: {_one_line(error)}", mend) from error
+        finally:
+            if not done:
+                self._reopen()
 
     def _connected(self) -> duckdb.DuckDBPyConnection:
-        if self._connection is None:
-            self._connection = _connect(self.path, self.read_only)
-        return self._connection
+        with self._guard:
+            if self._is_closed:
+                raise self._failed("the store was closed")
+            if self._is_broken and not self._disconnect():
+                raise self._failed("a query holds the broken store open", "it is tried again")
+            if self._connection is None:
+                self._connection = _connect(self.path, self.read_only)
+            return self._connection
 
     def _reopen(self) -> None:
         # A cursor that stays open would keep the broken instance alive, and the next connect would share it.
-        self._disconnect()
+        self._is_broken = True
         # Where it cannot be opened now, the next call tries again and says why.
         with contextlib.suppress(StoreError):
             self._connected()
 
-    def _disconnect(self) -> None:
-        for cursor in self._cursors:
-            cursor.close()
-        self._cursors.clear()
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+    def _disconnect(self) -> bool:
+        with self._guard:
+            if not self._end_queries(self._failed("the store had to be reopened", "ask again")):
+                return False
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            self._is_broken = False
+            return True
+
+    def _end_queries(self, why: StoreError) -> bool:
+        self._leases = {lease for lease in self._leases if not lease.end(why)}
+        return not self._leases
+
+    def _failed(self, what: str, mend: str = "") -> StoreError:
+        return StoreError(what, where=str(self.path), mend=mend)
 
     def _unlock(self) -> None:
         if self._lock_fd is not None:
@@ -279,24 +281,23 @@ class Store:
 
 
 @contextlib.contextmanager
-def _private_files() -> Iterator[None]:
-    # The log beside the file is created anew after each checkpoint; it must not be more readable than the file.
-    before = os.umask(_UMASK)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
-@contextlib.contextmanager
-def _readable(path: Path, late: threading.Event | None = None, limit_s: float = 0) -> Iterator[None]:
+def readable(path: Path) -> Iterator[None]:
+    """Turn DuckDB's errors into StoreError."""
     try:
         yield
     except duckdb.Error as error:
-        if late and late.is_set():
-            what, mend = f"the query took longer than {limit_s:g} s", "narrow it down, by time for instance"
-            raise StoreError(what, where=str(path), mend=mend) from error
-        raise StoreError(_one_line(error), where=str(path)) from error
+        raise failure(path, error) from error
+
+
+def failure(path: Path, error: duckdb.Error) -> StoreError:
+    """Return what DuckDB complains about as one line."""
+    return StoreError(_one_line(error), where=str(path), mend=_salvage(path, str(error)))
+
+
+def _salvage(path: Path, text: str) -> str:
+    if any(word in text for word in _DAMAGE):
+        return f"the file is damaged: stop kvlogd, then `kvlogd store salvage --db {path}`"
+    return ""
 
 
 def _one_line(error: BaseException) -> str:
@@ -308,14 +309,25 @@ def _connect(path: Path, read_only: bool) -> duckdb.DuckDBPyConnection:
     if read_only and not path.exists():
         raise StoreError("there is no such store", where=str(path), mend="give its path with --db")
     try:
-        with _private_files():
+        with disk.private_files():
             # absolute, so that no prefix such as `md:` is taken for a service
             con = duckdb.connect(str(path.absolute()), read_only=read_only, config=_CONFIG)
+        export = schema.quoted(str(path.absolute().parent.resolve() / EXPORT_FOLDER))
+        for setting in (*_SETTINGS, *_FENCE):
+            con.execute(setting.format(export=export))
     except duckdb.Error as error:
         raise _open_error(path, error) from error
-    for setting in _SETTINGS:
-        con.execute(setting)
     return con
+
+
+def _checkpointed(con: duckdb.DuckDBPyConnection) -> bool:
+    try:
+        con.execute("CHECKPOINT")
+    except duckdb.TransactionException:
+        # A transaction that is over keeps the lock until the query that saw it last ends, which is soon.
+        threading.Event().wait(_CHECKPOINT_WAIT_S)
+        return False
+    return True
 
 
 def _open_error(path: Path, error: duckdb.Error) -> StoreError:
@@ -326,47 +338,6 @@ def _open_error(path: Path, error: duckdb.Error) -> StoreError:
     if "not a valid DuckDB database file" in text:
         return StoreError("is no DuckDB file", where=str(path), mend="give another path; it was left as it is")
     return StoreError(text, where=str(path), mend="restore a snapshot, or move it away and replay the logs")
-
-
-def _prepare(
-    con: duckdb.DuckDBPyConnection, path: Path, read_only: bool, migrations: Mapping[int, Sequence[str]]
-) -> None:
-    tables = {row[0] for row in con.execute("SELECT table_name FROM duckdb_tables() WHERE NOT internal").fetchall()}
-    if not tables and not read_only:
-        _transact(con, [*schema.ddl(), f"INSERT INTO meta VALUES ('schema_version', '{schema.SCHEMA_VERSION}')"])  # noqa: S608
-        return
-    found = _version(con, path, tables)
-    if found > schema.SCHEMA_VERSION:
-        what = f"has schema version {found}, this kvlogd knows {schema.SCHEMA_VERSION}"
-        raise StoreError(what, where=str(path), mend="install a newer kvlogd; the store was left as it is")
-    if found == schema.SCHEMA_VERSION:
-        return
-    if read_only:
-        raise StoreError(f"has the old schema version {found}", where=str(path), mend="open it with `kvlogd run` once")
-    try:
-        steps = schema.upgrade(found, migrations)
-    except KeyError as error:
-        mend = "open it with the kvlogd that wrote it"
-        raise StoreError(f"no way leads from schema version {error} on", where=str(path), mend=mend) from error
-    _transact(con, [*steps, f"UPDATE meta SET value = '{schema.SCHEMA_VERSION}' WHERE key = 'schema_version'"])  # noqa: S608
-
-
-def _version(con: duckdb.DuckDBPyConnection, path: Path, tables: set[str]) -> int:
-    row = None
-    if "meta" in tables:
-        row = con.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
-    if row is None or not str(row[0]).isdecimal():
-        raise StoreError("is a DuckDB file but no kvlogd store", where=str(path), mend="give another path")
-    return int(row[0])
-
-
-def _transact(con: duckdb.DuckDBPyConnection, statements: Sequence[str]) -> None:
-    # An error leaves the transaction open; the caller closes the connection, which rolls it back.
-    with _private_files():
-        con.execute("BEGIN TRANSACTION")
-        for statement in statements:
-            con.execute(statement)
-        con.execute("COMMIT")
 
 
 def _run(cursor: duckdb.DuckDBPyConnection, sql: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -1,0 +1,81 @@
+"""What stands in the store, as records.
+
+Knows SQL and the tables, and no database: who inherits from it runs the queries.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kvlogd import rows, schema
+from kvlogd.alerts import Standing
+from kvlogd.model import AlertEvent, Engine, Event, Gap, Run, Stats
+from kvlogd.rows import Memory, Position
+
+
+class History:
+    """The reading half of a store. Each method raises StoreError."""
+
+    def _stream(self, sql: str, parameters: Sequence[object]) -> Iterator[tuple[Any, ...]]:
+        raise NotImplementedError
+
+    def positions(self, source: str | None = None) -> dict[str, int]:
+        """Return the bytes read by file_id, of one source or of all (the furthest, where sources share a file)."""
+        found = self.read(
+            "SELECT file_id, max(byte_offset) FROM positions WHERE source = coalesce(?, source) GROUP BY file_id",
+            [source],
+        )
+        return dict(found)
+
+    def engines(self) -> list[Engine]:
+        """Return all engines."""
+        return [Engine(*row) for row in self.read(f"{schema.select(schema.ENGINES)} ORDER BY engine_id")]
+
+    def runs(self) -> list[Run]:
+        """Return all runs."""
+        return [Run(*row) for row in self.read(f"{schema.select(schema.RUNS)} ORDER BY run_id")]
+
+    def gaps(self) -> list[Gap]:
+        """Return all gaps, oldest first."""
+        return [Gap(*row) for row in self.read(schema.select(schema.GAPS))]
+
+    def standings(self) -> list[Standing]:
+        """Return the alerts that are pending or firing."""
+        return [rows.standing(row) for row in self.read(f"{schema.select(schema.ALERTS)} ORDER BY rule, scope, run_id")]
+
+    def places(self) -> list[Position]:
+        """Return all positions, with what identifies a tailed file."""
+        return [Position(*row) for row in self.read(schema.select(schema.POSITIONS))]
+
+    def memories(self) -> list[Memory]:
+        """Return what the rules of each source remember."""
+        return [Memory(*row) for row in self.read(schema.select(schema.MEMORIES))]
+
+    def alert_events(self, source: str | None = None) -> list[AlertEvent]:
+        """Return the alert events of one source or of all, oldest first."""
+        sql = f"{schema.select(schema.ALERT_EVENTS)} WHERE source = coalesce(?, source) ORDER BY ts, rowid"
+        return [rows.alert_event(row) for row in self.read(sql, [source])]
+
+    def samples_of(self, run_id: int, since_s: float | None = None) -> Iterator[Stats]:
+        """Yield the samples of one run as they were read, from `since_s` on; their `pid` is not known any more."""
+        special = {"ts_s": "epoch(s.ts)", "pid": "NULL", "engine_index": "e.engine_index"}
+        names = ", ".join(special.get(name, f"s.{name}") for name in Stats._fields)
+        sql = (
+            f"SELECT {names} FROM samples s LEFT JOIN engines e USING (engine_id) "  # noqa: S608
+            "WHERE s.run_id = ? AND s.ts >= coalesce(to_timestamp(?::DOUBLE), '-infinity'::TIMESTAMPTZ)"
+        )
+        yield from (Stats(*row) for row in self._stream(sql, [run_id, since_s]))
+
+    def events_of(self, run_id: int) -> list[Event]:
+        """Return the events of one run in order of time: their kind and numbers."""
+        sql = "SELECT epoch(ts), kind, numbers FROM events WHERE run_id = ? ORDER BY ts"
+        return [rows.event(row) for row in self.read(sql, [run_id])]
+
+    def newest_s(self) -> float | None:
+        """Return the time of the newest record of a log."""
+        sql = "SELECT epoch(max(ts)) FROM (SELECT max(ts) AS ts FROM samples UNION ALL SELECT max(ts) FROM events)"
+        ((found,),) = self.read(sql)
+        return None if found is None else float(found)
+
+    def read(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a query of our own; text of users goes through `sqlgate`."""
+        return list(self._stream(sql, parameters))
