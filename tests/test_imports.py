@@ -58,6 +58,8 @@ MAY_IMPORT = {
     "transaction": "alerts arrow rows schema",
     "store": "alerts schema rows lock transaction",
     "piece": "rows",
+    "journal": "piece rows",
+    "docker": "",
     "sqlgate": "rows",
     "sidecar": "",
     "chart": "",
@@ -79,6 +81,7 @@ MAY_NAME = {
     "compression": "source",
     "tqdm": "progress",
     "time": "clock",
+    "subprocess": "journal",
 }
 
 PURE = (
