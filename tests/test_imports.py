@@ -81,6 +81,9 @@ MAY_IMPORT = {
     "sqlgate": "rows functions sheet",
     "functions": "",
     "sheet": "rows",
+    "journal": "piece rows",
+    "docker": "",
+    "sqlgate": "rows",
     "sidecar": "",
     "chart": "",
     "report": "chart notice outcome quantity rules rows store",
@@ -103,6 +106,7 @@ MAY_NAME = {
     "compression": "source",
     "tqdm": "progress",
     "time": "clock",
+    "subprocess": "journal",
 }
 
 PURE = (

@@ -1,0 +1,386 @@
+"""Follows one systemd unit in the journal, through a child `journalctl` that is started again when it dies.
+
+Promises: every entry of the unit once, from its first on or from right behind the cursor that the store holds; what is
+handed on carries the cursor that goes with it; where the entry at the cursor is gone, one gap tells from when to when;
+what journald itself suppressed is a gap with the count; memory stays flat, and while nobody reads, the pipe makes
+journalctl wait; the child ends with this process, however that ends.
+Does not promise: to notice entries that were vacuumed while it lagged behind them, to follow units by pattern, or
+to tell a unit that has not logged yet from one whose entries this user may not see.
+"""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from fcntl import F_SETPIPE_SZ, fcntl
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from kvlogd.model import Gap
+from kvlogd.piece import Health, Piece
+from kvlogd.rows import Position
+
+FILE_ID = "journal"
+FIELDS = (
+    "MESSAGE", "_PID", "SYSLOG_PID", "_STREAM_ID", "_LINE_BREAK", "CONTAINER_ID_FULL", "CONTAINER_PARTIAL_MESSAGE",
+    "MESSAGE_ID", "N_DROPPED",
+)  # fmt: skip
+SUPPRESSED = b"a596d6fe7bfa4994828e72309e95d61e"
+"""MESSAGE_ID of journald's "Suppressed N messages from UNIT"."""
+MAX_ENTRY = 8 << 20
+"""Bytes of one entry as JSON; a byte that is not text takes up to four. A longer one is dropped and counted."""
+PIPE = 1 << 20
+BLOCK = 256 * 1024
+LONGEST_WAIT_S = 60.0
+FAREWELL_S = 2.0
+"""How long a child that has closed its output may take to end."""
+JOURNAL_CUT = 48 * 1024
+"""Where journald cuts a line, if LineMax= was not changed; newer ones say that they did."""
+
+TOO_LONG, SILENCED, GONE = "journal entry too long", "suppressed by journald", "journal cursor gone"
+ACCESS = "let this user read the journal: SupplementaryGroups=systemd-journal in the unit, or the group adm"
+NOT_YET = "no entry of this unit yet: see that the unit is named rightly, and that this user is in systemd-journal"
+MISSING = "journalctl cannot be started: install systemd, or give the log as files"
+
+# No text of an entry can look like these: a quote inside a JSON string has a backslash before it.
+_CURSOR = re.compile(rb'"__CURSOR"\s*:\s*"([^"\\]{1,1000})"')
+_TIME = re.compile(rb'"__REALTIME_TIMESTAMP"\s*:\s*"(\d{1,17})"')
+_PART = re.compile(r"(?:^|;)([a-z])=([0-9a-f]{1,32})(?=;|$)")
+
+
+class Journal:
+    """The journal of one unit; a `Tailer`. `directory` is for journals of other machines and of containers."""
+
+    def __init__(
+        self,
+        source: str,
+        unit: str,
+        last: Position | None = None,
+        *,
+        directory: Path | None = None,
+        program: str = "journalctl",
+    ) -> None:
+        self._source = source
+        # --follow means --boot, and --boot=all does not undo that before 258; in a folder of journals --merge does
+        folder = [] if directory is None else [f"--directory={directory}", "--merge"]
+        self._command = [
+            program, "--quiet", "--no-pager", "--all", "--output=json", f"--output-fields={','.join(FIELDS)}",
+            f"--unit={unit}", *folder,
+        ]  # fmt: skip
+        self._place = _Place(source, last)
+        self._is_resumed = last is not None
+        self._cut: bytes | None = None
+        self._child: _Child | None = None
+        self._lines = _Lines()
+        self._follows = False
+        self._fails = 0
+        self._retry_s: float | None = None
+        self._trouble: tuple[str, str] | None = None
+
+    def poll(self, budget_bytes: int, now_s: float, wall_s: float) -> list[Piece]:
+        """Return what is new, about `budget_bytes` at most; starts and reaps the child."""
+        if self._child is None:
+            self._child = self._start(now_s)
+        child = self._child
+        if child is None:
+            return []
+        pieces = self._pieces(self._lines.add(child.read(budget_bytes)), wall_s)
+        status = child.ended(now_s)
+        if status is not None:
+            self._child = None
+            child.close()
+            self._ended(status, child.said, now_s)
+        return pieces
+
+    def health(self) -> list[Health]:
+        """Return how the journal fares."""
+        if self._trouble is not None:
+            state, mend = self._trouble
+        elif self._follows and self._place.is_new:
+            state, mend = "waiting", NOT_YET
+        else:
+            state, mend = "reading", ""
+        return [Health(self._source, state, None, mend)]
+
+    def close(self) -> None:
+        """End the child, within a second."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    # --- the child
+
+    def _start(self, now_s: float) -> "_Child | None":
+        """Start journalctl: first to the end of what is there, then on from there.
+
+        Only without --follow are entries of earlier boots shown. The entry at the cursor is asked for too: it tells
+        whether the cursor still holds, and --after-cursor skips an entry where the one at the cursor is gone.
+        """
+        if self._retry_s is not None and now_s < self._retry_s:
+            return None
+        self._place.seek(again=self._follows)
+        follow = ["--follow", "--no-tail"] if self._follows else []
+        try:
+            return _Child([*self._command, *self._place.start(), *follow])
+        except (OSError, ValueError):
+            self._later(now_s, "unreadable", MISSING)
+            return None
+
+    def _ended(self, status: int, said: bytes, now_s: float) -> None:
+        self._lines = _Lines()  # what was cut off lies behind the cursor: it comes again
+        if status == 0 and not self._follows:
+            self._follows, self._trouble = True, None
+            return
+        self._follows = False
+        if b"seek to cursor" in said and self._place.cursor is not None:
+            self._place.give_up()
+        elif b"permission" in said.lower():
+            self._later(now_s, "unreadable", ACCESS)
+        else:
+            how = f"by signal {-status}" if status < 0 else f"with status {status}"
+            self._later(now_s, "restarting", f"journalctl ended {how}: if it goes on, see journalctl --verify")
+
+    def _later(self, now_s: float, state: str, mend: str) -> None:
+        self._retry_s = now_s + min(LONGEST_WAIT_S, 2.0**self._fails)
+        self._fails = min(self._fails + 1, 10)
+        self._trouble = state, mend
+
+    # --- the entries
+
+    def _pieces(self, lines: Sequence[bytes], wall_s: float) -> list[Piece]:
+        kept: list[bytes] = []
+        gaps: list[Gap] = []
+        before = self._place.cursor
+        for line in lines:
+            self._take(line, kept, gaps)
+        if self._place.cursor == before and not gaps:
+            return []
+        cursor = self._place.cursor
+        position = None if cursor is None else Position(self._source, FILE_ID, 0, cursor=cursor, seen_s=wall_s)
+        return [Piece(self._source, b"".join(b"%s\n" % line for line in kept), position, gaps)]
+
+    def _take(self, line: bytes, kept: list[bytes], gaps: list[Gap]) -> None:
+        """Add a line to what is handed on, or what was lost to the gaps."""
+        entry = _Entry.of(line)
+        missed = [] if entry is None else self._place.take(entry)
+        if missed is None:
+            self._cut = _cut_before(line) if self._is_resumed else None
+            return
+        gaps += missed
+        if (lost := self._lost(line, entry)) is not None:
+            gaps.append(lost)
+        if entry is None:
+            return
+        if lost is None:
+            kept += [line] if self._cut is None else [self._cut, line]
+        self._fails, self._trouble = 0, None
+        self._cut, self._is_resumed = None, False
+
+    def _lost(self, line: bytes, entry: "_Entry | None") -> Gap | None:
+        ts_s = None if entry is None or entry.us is None else entry.us / 1e6
+        if b"\0" in line:
+            return Gap(self._source, ts_s, TOO_LONG, 1)
+        dropped = _suppressed(line) if SUPPRESSED in line else None
+        return None if dropped is None else Gap(self._source, ts_s, SILENCED, dropped)
+
+
+def _suppressed(line: bytes) -> int | None:
+    """Return how many lines journald says that it dropped; None for any other entry."""
+    fields = _fields(line)
+    if fields.get("MESSAGE_ID") != SUPPRESSED.decode():
+        return None
+    number = fields.get("N_DROPPED")
+    return int(number) if isinstance(number, str) and number.isdecimal() and len(number) < 10 else 0
+
+
+def _cut_before(line: bytes) -> bytes | None:
+    """Return an entry that says that a line of this stream was cut off; None where the entry ends a line.
+
+    Who starts again behind half a line must not take its rest for a line.
+    """
+    fields = _fields(line)
+    message = fields.get("MESSAGE")
+    long = isinstance(message, str | list) and len(message) >= JOURNAL_CUT
+    if not long and fields.get("_LINE_BREAK") != "line-max" and fields.get("CONTAINER_PARTIAL_MESSAGE") != "true":
+        return None
+    kept = {name: fields[name] for name in ("_PID", "SYSLOG_PID", "_STREAM_ID", "CONTAINER_ID_FULL") if name in fields}
+    return json.dumps({**kept, "MESSAGE": "", "_LINE_BREAK": "line-max"}).encode()
+
+
+def _fields(line: bytes) -> dict[str, object]:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+class _Entry(NamedTuple):
+    """What is looked at of an entry; the rest is the envelope's."""
+
+    cursor: str
+    us: int | None
+    """When it was written, in microseconds."""
+
+    @staticmethod
+    def of(line: bytes) -> "_Entry | None":
+        """Return None for what is no entry."""
+        cursor = _CURSOR.search(line)
+        if cursor is None:
+            return None
+        time = _TIME.search(line)
+        return _Entry(cursor[1].decode("utf-8", "replace"), None if time is None else int(time[1]))
+
+
+class _Place:
+    """Which entry was read last, and whether it is still there."""
+
+    def __init__(self, source: str, last: Position | None) -> None:
+        self._source = source
+        self.cursor = None if last is None else last.cursor
+        self.is_new = last is None
+        """Nothing of this unit was ever read."""
+        self._is_missing = not self.is_new
+        """The last entry has not been found again."""
+        self._is_sought = False
+        self._us: int | None = None
+        if last is not None:
+            seen_us = None if last.seen_s is None else round(last.seen_s * 1e6)
+            told = int(_parts(self.cursor).get("t", "0"), 16)
+            self._us = told if told and (seen_us is None or told <= seen_us) else seen_us
+        if self.cursor is not None and not (self.cursor.isascii() and self.cursor.isprintable()):
+            self.cursor = None  # not even an argument
+
+    def start(self) -> list[str]:
+        """Return the options that make journalctl begin at this place."""
+        if self.cursor is not None:
+            return [f"--cursor={self.cursor}"]
+        if self._us is None:
+            return []
+        seconds, us = divmod(self._us + 1, 1_000_000)
+        return [f"--since=@{seconds}.{us:06d}"]
+
+    def seek(self, *, again: bool) -> None:
+        """Prepare for entries from `start` on; `again` where they have been gone through to their end."""
+        self._is_sought = not self.is_new
+        self._is_missing = self._is_missing if again else not self.is_new
+
+    def give_up(self) -> None:
+        """Go by time from now on: the cursor leads nowhere."""
+        self.cursor = None
+
+    def take(self, entry: _Entry) -> list[Gap] | None:
+        """Go on to an entry, and return what was lost before it; None where it has been read already."""
+        if self._is_sought and entry.cursor == self.cursor:
+            self._is_sought = self._is_missing = False
+            return None
+        if self._is_missing and not self._is_behind(entry):
+            return None
+        since_s, until_s = (None if us is None else us / 1e6 for us in (self._us, entry.us))
+        gaps = [Gap(self._source, since_s, GONE, 0, until_s=until_s)] if self._is_missing else []
+        self._is_sought = self._is_missing = self.is_new = False
+        self.cursor, self._us = entry.cursor, entry.us
+        return gaps
+
+    def _is_behind(self, entry: _Entry) -> bool:
+        """Tell by journald's numbers, where they are of one series, else by the time."""
+        old, new = _parts(self.cursor), _parts(entry.cursor)
+        if "i" in old and "i" in new and old.get("s") == new.get("s"):
+            return int(new["i"], 16) > int(old["i"], 16)
+        return self._us is None or entry.us is None or entry.us > self._us
+
+
+def _parts(cursor: str | None) -> dict[str, str]:
+    return dict(_PART.findall(cursor or ""))
+
+
+class _Lines:
+    """Puts whole lines together; one that is too long comes out as its begin and its end with a NUL between."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def add(self, data: bytes) -> list[bytes]:
+        """Return the lines that end in `data`, without their newlines."""
+        lines: list[bytes] = []
+        head, newline, tail = data.rpartition(b"\n")
+        if newline:
+            self._rest += head
+            lines = bytes(self._rest).split(b"\n")
+            self._rest.clear()
+        self._rest += tail
+        if len(self._rest) > MAX_ENTRY:
+            self._rest[4096:-4096] = b"\0"
+        return lines
+
+
+class _Child:
+    """One journalctl. It ends when its output is closed, so it needs no signal to die with this process."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+        self._out, self._err = _fd(self._process.stdout), _fd(self._process.stderr)
+        with suppress(OSError):  # a share of this user's pipes is used up: a small one will do
+            fcntl(self._out, F_SETPIPE_SZ, PIPE)
+        self.said = b""
+        """The end of what it said about itself."""
+        self._end_s: float | None = None
+        self._is_at_end = False
+
+    def read(self, budget: int) -> bytes:
+        """Return what it has written, at most `budget` bytes."""
+        blocks: list[bytes] = []
+        block: bytes | None = None
+        while budget > 0 and (block := _read(self._out, min(budget, BLOCK))):
+            blocks.append(block)
+            budget -= len(block)
+        self._is_at_end = budget > 0 and block is not None
+        self.said = (self.said + (_read(self._err, BLOCK) or b""))[-2048:]
+        return b"".join(blocks)
+
+    def ended(self, now_s: float) -> int | None:
+        """Return its exit status once all that it wrote has been read; ends one that stays without any output."""
+        if not self._is_at_end:
+            return None
+        status = self._process.poll()
+        self._end_s = now_s if self._end_s is None else self._end_s
+        if status is None and now_s - self._end_s > FAREWELL_S:
+            self._process.kill()
+        return status
+
+    def close(self) -> None:
+        """End it, if need be, and take leave of it."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(FAREWELL_S / 4)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def _fd(stream: IO[bytes] | None) -> int:
+    if stream is None:
+        raise ValueError("no pipe")
+    os.set_blocking(stream.fileno(), False)
+    return stream.fileno()
+
+
+def _read(fd: int, size: int) -> bytes | None:
+    """Return what is there: nothing at the end, None where more may come."""
+    try:
+        return os.read(fd, size)
+    except BlockingIOError:
+        return None
