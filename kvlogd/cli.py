@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvlogd import __version__
+from kvlogd import __version__, live
 from kvlogd.errors import ConfigError, KvlogdError
 
 FINE, FOUND, WRONG = 0, 1, 2
@@ -56,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_replay(commands)
     _add_run(commands)
-    _add_sql(commands)
+    live.add_commands(commands)
     _add_check(commands)
     _add_rules(commands)
     return parser
@@ -153,24 +153,6 @@ def _refuse_to_overwrite(page: Path) -> None:
 
 def _colour() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _add_sql(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    sql = commands.add_parser("sql", help="ask the history in SQL, read-only")
-    sql.add_argument("query", metavar="SELECT")
-    sql.add_argument("--db", type=Path, metavar="FILE", default=Path("/var/lib/kvlogd/kvlogd.duckdb"))
-    sql.add_argument("--format", choices=("table", "csv", "json"), default="table")
-    sql.set_defaults(run=_sql)
-
-
-def _sql(arguments: argparse.Namespace) -> int:
-    from kvlogd.sheet import Format
-    from kvlogd.sqlgate import answer
-    from kvlogd.store import Store
-
-    with Store.open(arguments.db, read_only=True) as store:
-        answer(store, arguments.query, Format(arguments.format), sys.stdout)
-    return FINE
 
 
 def _add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

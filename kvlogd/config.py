@@ -91,6 +91,8 @@ class StoreConfig(_Frozen):
     """Where the history lies and how long it is kept."""
 
     path: Path = Path("/var/lib/kvlogd/kvlogd.duckdb")
+    socket: Path | None = None
+    """Where the daemon answers `kvlogd sql` and `kvlogd status`; None: see `wire.place`."""
     keep_raw: Span = 30 * 86400.0
     keep_minutes: Span = 400 * 86400.0
 

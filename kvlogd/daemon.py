@@ -3,13 +3,19 @@
 Everything that can be thrown away is: when the store fails, it is opened anew and reading begins where it says.
 """
 
-import threading
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from kvlogd import wire
 from kvlogd.clock import Clock, Waker
+from kvlogd.endpoint import Endpoint, Hands
+from kvlogd.errands import Errands
 from kvlogd.errors import KvlogdError, StoreError
 from kvlogd.intake import Intake
+from kvlogd.overview import status_of
 from kvlogd.setup import Setup, load_setup
+from kvlogd.status import Mode, to_json
 from kvlogd.store import Store
 from kvlogd.systemd import Notifier
 from kvlogd.voice import Level, Voice
@@ -21,8 +27,8 @@ COMMIT_RECORDS = 20_000
 """A commit costs about 12 ms however small it is: few at rest, large ones for a backlog."""
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 CHECKPOINT_S = 1800.0
-FLUSH_S = 1.0
-"""How long a query waits for what was read to be stored."""
+FLUSH_S, STATUS_S = 1.0, 5.0
+"""How long a query waits for what was read to be stored, and a status for the loop."""
 
 
 class Daemon:
@@ -40,7 +46,8 @@ class Daemon:
         self._committed_s = self._checkpointed_s = clock.monotonic_s()
         self._retry_at_s, self._retry_s = float("-inf"), RETRY_S
         self._stop_wanted = self._reload_wanted = False
-        self._flush_wanted, self._flushed = threading.Event(), threading.Event()
+        self._errands = Errands(waker.wake)
+        self._started_s = clock.wall_s()
 
     # --- what others may ask, from a signal handler or another thread
 
@@ -55,28 +62,40 @@ class Daemon:
         self._waker.wake()
 
     def flush(self) -> None:
-        """Have everything stored that was read, for a query; waits a second at most."""
-        self._flushed.clear()
-        self._flush_wanted.set()
-        self._waker.wake()
-        self._flushed.wait(FLUSH_S)
+        """Have everything stored that was read, for a query; waits a second at most. Raises StoreError."""
+        self._errands.ask(lambda: self._commit(self._clock.monotonic_s()), FLUSH_S)
+
+    def status(self) -> Mapping[str, object]:
+        """Return what `kvlogd status` shows. Raises StoreError where the loop has no time."""
+        return self._errands.ask(self._status, STATUS_S)
 
     # --- the loop
 
     def run(self) -> None:
         """Work until `stop`. Raises StoreError where the store cannot be opened at the start."""
-        self.store = Store.open(self.setup.config.store.path)
-        try:
-            self._turn()
-            self._notifier.ready()
-            while not self._stop_wanted:
-                if not self._turn():
-                    self._waker.wait(POLL_S)
-            self._notifier.stopping()
-            self._commit(self._clock.monotonic_s(), is_last=True)
-        finally:
-            self._let_go()
-            self.store.close()
+        path = self.setup.config.store.path
+        with Store.open(path) as self.store, Endpoint(self._socket(path), self._hands(self.store)):
+            try:
+                self._turn()
+                self._notifier.ready()
+                while not self._stop_wanted:
+                    if not self._turn():
+                        self._waker.wait(POLL_S)
+                self._notifier.stopping()
+                self._commit(self._clock.monotonic_s(), is_last=True)
+            finally:
+                self._let_go()
+
+    def _socket(self, store: Path) -> Path:
+        return wire.place(store, self.setup.config.store.socket, os.environ)
+
+    def _hands(self, store: Store) -> Hands:
+        return Hands(store, self.flush, self.status, lambda every: _alerts(store, every), store.snapshot)
+
+    def _status(self) -> Mapping[str, object]:
+        path, complaints = self.setup.config.store.path, self._voice.complaints()
+        known = status_of(self.intake, path, complaints, Mode.POLLING, self._started_s, self._clock.wall_s())
+        return to_json(known)
 
     def _turn(self) -> bool:
         """Do what is due; return whether there is more to do at once."""
@@ -90,6 +109,7 @@ class Daemon:
             self._commit(now_s)
         if now_s - self._checkpointed_s >= CHECKPOINT_S:
             self._checkpoint(now_s)
+        self._errands.run()
         self._notifier.alive()
         return busy
 
@@ -107,8 +127,7 @@ class Daemon:
     def _is_commit_due(self, now_s: float) -> bool:
         if self.intake is None:
             return False
-        is_due = self._flush_wanted.is_set() or now_s - self._committed_s >= COMMIT_S
-        return is_due or self.intake.pending() >= COMMIT_RECORDS
+        return now_s - self._committed_s >= COMMIT_S or self.intake.pending() >= COMMIT_RECORDS
 
     def _commit(self, now_s: float, *, is_last: bool = False) -> None:
         if self.intake is None or self.store is None:
@@ -122,9 +141,6 @@ class Daemon:
             return
         self._committed_s, self._retry_s = now_s, RETRY_S
         self._voice.relent("store")
-        if self._flush_wanted.is_set():
-            self._flush_wanted.clear()
-            self._flushed.set()
 
     def _store_failed(self, error: StoreError, now_s: float) -> None:
         """Stop reading for a while: the logs keep what the store cannot take."""
@@ -163,3 +179,9 @@ class Daemon:
         if self.intake is not None:
             self.intake.close()
             self.intake = None
+
+
+def _alerts(store: Store, every: bool) -> Iterator[Mapping[str, object]]:
+    """Yield the alerts that stand, or all that ever were, as plain values."""
+    found = store.alert_events() if every else store.standings()
+    yield from ({**one._asdict(), "key": one.key._asdict()} for one in found)

@@ -172,6 +172,11 @@ class Bench:
         """Return the rules whose last word was that the evidence is too thin, and what they lacked."""
         return [(work.rule.id, work.last.why) for work in self._works if isinstance(work.last, Abstained)]
 
+    def at_work(self) -> Iterator[tuple[Rule, str, Judgement, Standing | None]]:
+        """Yield each rule with its scope, its last word and its alert."""
+        for work in self._works:
+            yield work.rule, work.key.scope, work.last, work.standing
+
     def standings(self) -> list[Standing]:
         """Return the alerts that are pending or firing."""
         return [work.standing for work in self._works if work.standing is not None]

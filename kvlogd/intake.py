@@ -9,7 +9,9 @@ from pathlib import Path
 
 from kvlogd import memory
 from kvlogd.config import SourceConfig
+from kvlogd.container import ContainerTail
 from kvlogd.feed import Feed
+from kvlogd.journal import Journal
 from kvlogd.model import AlertEvent
 from kvlogd.piece import Health, Tailer
 from kvlogd.pipeline import Harvest
@@ -75,12 +77,19 @@ class Intake:
 
 
 def _feed(source: SourceConfig, revival: Revival, places: Iterable[Position], logs: Iterable[str]) -> Feed:
-    named = _name_of(source)
     mine = [log for log in logs if log == source.name or log.startswith(f"{source.name}/")]
     kept = [place for place in places if place.source in mine]
     in_zone: tzinfo = HOST_ZONE if source.timezone is None else zone(source.timezone)
-    tailer: Tailer = Tail(source.name, globbed(source.files), named, kept)
-    return Feed(source.name, tailer, lambda log: revival.stream(log, in_zone), mine)
+    return Feed(source.name, _tailer(source, kept), lambda log: revival.stream(log, in_zone), mine)
+
+
+def _tailer(source: SourceConfig, places: list[Position]) -> Tailer:
+    if source.journal is not None:
+        last = next((place for place in places if place.cursor is not None), None)
+        return Journal(source.name, source.journal, last)
+    if source.docker is not None:
+        return ContainerTail(source.name, source.docker, places)
+    return Tail(source.name, globbed(source.files), _name_of(source), places)
 
 
 def _name_of(source: SourceConfig) -> Callable[[Path], str]:

@@ -12,6 +12,10 @@ from kvlogd.errors import StoreError
 MODE = 0o640
 
 
+class HeldError(StoreError):
+    """Another process has the store open."""
+
+
 def take(path: Path) -> int:
     """Lock the store at `path` for this process; return the descriptor whose closing unlocks it.
 
@@ -34,7 +38,7 @@ def take(path: Path) -> int:
     return fd
 
 
-def held(path: Path, holder: str) -> StoreError:
+def held(path: Path, holder: str) -> HeldError:
     """Return the error for a store that the process `holder` has open."""
     mend = "stop that process, or ask it with `kvlogd sql` while it runs"
-    return StoreError(f"process {holder} has the store open", where=str(path), mend=mend)
+    return HeldError(f"process {holder} has the store open", where=str(path), mend=mend)

@@ -14,7 +14,7 @@ from kvlogd import alerts
 from kvlogd.alerts import Standing
 from kvlogd.engines import Fleet, Ids, Life
 from kvlogd.evaluate import Bench
-from kvlogd.model import AlertEvent, AlertKey, AlertState, Engine, Event, EventKind, Run, Stats
+from kvlogd.model import AlertEvent, AlertKey, AlertState, Engine, Event, EventKind, Judgement, Run, Stats
 from kvlogd.rules import Rule
 from kvlogd.window import SourceWindow, Window
 
@@ -199,6 +199,11 @@ class Pipeline:
             if key not in known:
                 reason = "restart" if key.rule in rules else "rule removed"
                 self._alert_events += alerts.end(standing, self.now_s or standing.seen_s, reason)
+
+    def at_work(self) -> Iterator[tuple[Rule, str, Judgement, Standing | None]]:
+        """Yield each rule at work with its scope, its last word and its alert."""
+        for bench in self._benches():
+            yield from bench.at_work()
 
     def _benches(self) -> list[Bench]:
         return [self._source_bench, *(track.bench for track in self._tracks.values())]

@@ -28,7 +28,8 @@ class Format(StrEnum):
     JSON = "json"
 
 
-MAX_ROWS = {Format.TABLE: 100_000, Format.CSV: 10_000_000, Format.JSON: 10_000_000}
+MOST_ROWS = 10_000_000
+MAX_ROWS = {Format.TABLE: 100_000, Format.CSV: MOST_ROWS, Format.JSON: MOST_ROWS}
 """A table is held in memory for its widths; the other two stream."""
 
 

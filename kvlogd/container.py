@@ -1,0 +1,72 @@
+"""Follows the logs of one docker container through all that bear its name: each has a folder of its own."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from kvlogd.docker import Containers
+from kvlogd.followed import Identity
+from kvlogd.model import Gap
+from kvlogd.piece import Health, Piece
+from kvlogd.recall import Loss
+from kvlogd.rows import Position
+from kvlogd.tail import Tail
+
+ROOT = Path("/var/lib/docker/containers")
+
+
+class ContainerTail:
+    """A `Tailer` of the container called `name`; `places` are its positions in the store."""
+
+    def __init__(self, source: str, name: str, places: Iterable[Position] = (), root: Path = ROOT) -> None:
+        self._source = source
+        self._containers = Containers(root, name)
+        self._places = [place for place in places if not place.done]
+        self._tails: dict[Path, Tail] = {}
+        self._mend = ""
+        self._is_first_look = True
+
+    def poll(self, budget_bytes: int, now_s: float, wall_s: float) -> list[Piece]:
+        """Return what is new in the logs of all containers of the name, oldest first."""
+        found = self._containers.logs(wall_s)
+        self._mend = found.mend
+        by_folder: dict[Path, list[Path]] = {}
+        for path in found.paths:
+            by_folder.setdefault(path.parent, []).append(path)
+        for folder, paths in by_folder.items():
+            if folder not in self._tails:
+                self._tails[folder] = self._tail_of(paths)
+        pieces = self._gone() if self._is_first_look and by_folder else []
+        for folder, tail in list(self._tails.items()):
+            pieces += tail.poll(budget_bytes, now_s, wall_s)
+            if folder not in by_folder and not any(health.behind_bytes for health in tail.health()):
+                tail.close()
+                del self._tails[folder]
+        return pieces
+
+    def _tail_of(self, paths: list[Path]) -> Tail:
+        inodes = {f"{i.device}-{i.inode}" for i in (Identity.of(path.stat()) for path in paths if path.exists())}
+        mine = [place for place in self._places if "-".join(place.file_id.split("-")[:2]) in inodes]
+        self._places = [place for place in self._places if place not in mine]
+        return Tail(self._source, lambda: [path for path in paths if path.exists()], lambda _base: self._source, mine)
+
+    def _gone(self) -> list[Piece]:
+        """Count the containers that were removed, with their logs, while nobody looked."""
+        self._is_first_look = False
+        gone, self._places = self._places, []
+        return [
+            Piece(self._source, b"", place._replace(done=True), [Gap(self._source, None, Loss.GONE, 0)])
+            for place in gone
+        ]
+
+    def health(self) -> list[Health]:
+        """Return how the logs fare."""
+        found = [health for tail in self._tails.values() for health in tail.health()]
+        if self._mend or not found:
+            behind = sum(health.behind_bytes or 0 for health in found)
+            return [Health(self._source, "waiting" if found else "unreadable", behind, self._mend)]
+        return found
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for tail in self._tails.values():
+            tail.close()

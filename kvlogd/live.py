@@ -1,0 +1,170 @@
+"""The commands that a running daemon answers, and a file where none runs: sql, status and snapshot."""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from kvlogd.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    from kvlogd.ask import AbsentError
+    from kvlogd.rows import Answer
+
+_FORMATS = ("table", "csv", "json")
+
+
+class _Copied(Protocol):
+    def snapshot(self, target: Path) -> object: ...
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the three to the parser."""
+    sql = commands.add_parser(
+        "sql",
+        help="ask the history in SQL, read-only, also while the daemon runs",
+        description="Runs one SELECT over the tables and views of docs/schema.md: through the daemon's socket while it "
+        "runs, else on the file itself. Times are in UTC; NULL is shown as NULL in a table, as nothing in CSV.",
+    )
+    sql.add_argument("query", nargs="?", metavar="SELECT", help="the query; - or nothing reads it from standard input")
+    sql.add_argument("--format", choices=_FORMATS, default="table", help="table (default), csv (RFC 4180) or json")
+    sql.set_defaults(run=_sql)
+    status = commands.add_parser("status", help="what the running daemon sees, and how it is")
+    status.add_argument("--json", action="store_true", help="one JSON object")
+    status.set_defaults(run=_status)
+    snapshot = commands.add_parser(
+        "snapshot",
+        help="copy the store to a file that any DuckDB client opens, also while the daemon runs",
+        description="Copies the store, consistent and without stopping the daemon. Takes no file's place.",
+    )
+    snapshot.add_argument("file", type=Path, metavar="FILE")
+    snapshot.set_defaults(run=_snapshot)
+    for command in (sql, status, snapshot):
+        command.add_argument("--db", type=Path, metavar="FILE", help="the store, where it is not the config's")
+        command.add_argument("--config", type=Path, metavar="FILE")
+
+
+def _places(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
+    """Return the store that is meant, and where its daemon may listen."""
+    from kvlogd import wire
+
+    if arguments.db is not None and arguments.config is None:
+        return arguments.db, wire.places(arguments.db, None)
+    from kvlogd.config import load_config
+
+    config = load_config(arguments.config).store
+    store = arguments.db or config.path
+    return store, wire.places(store, config.socket)
+
+
+def _query(arguments: argparse.Namespace) -> str:
+    if arguments.query not in (None, "-"):
+        return str(arguments.query)
+    if arguments.query is None and sys.stdin.isatty():
+        raise ConfigError("no query", where="sql", mend="give it in quotes, or - to type it and end with ^D")
+    from kvlogd.sqlgate import MAX_SQL_CHARS
+
+    try:
+        return sys.stdin.read(MAX_SQL_CHARS + 1)
+    except ValueError as error:
+        raise ConfigError("the query is no UTF-8 text", where="standard input") from error
+
+
+def _sql(arguments: argparse.Namespace) -> int:
+    from kvlogd import sheet
+    from kvlogd.sqlgate import is_plan
+
+    form, query = sheet.Format(arguments.format), _query(arguments)
+    with _answered(arguments, query, sheet.MAX_ROWS[form]) as found:
+        sheet.write(found, form, sys.stdout, plan=is_plan(query))
+    return 0
+
+
+@contextlib.contextmanager
+def _answered(arguments: argparse.Namespace, query: str, max_rows: int) -> "Iterator[Answer]":
+    """Yield the daemon's answer, or that of the file where no daemon has it."""
+    from kvlogd import ask
+
+    store, places = _places(arguments)
+    with contextlib.ExitStack() as stack:
+        try:
+            found = stack.enter_context(ask.sql(places, store, query, max_rows))
+        except ask.AbsentError as absent:
+            found = stack.enter_context(_answered_by_file(store, query, absent))
+        yield found
+
+
+@contextlib.contextmanager
+def _answered_by_file(path: Path, query: str, absent: "AbsentError") -> "Iterator[Answer]":
+    from kvlogd import sqlgate
+    from kvlogd.store import Store
+
+    with _unheld(absent), Store.open(path, read_only=True) as store:
+        sqlgate.check(query, store)
+        with store.query(query, limit_s=sqlgate.LIMIT_S) as found:
+            yield found
+
+
+@contextlib.contextmanager
+def _unheld(absent: "AbsentError") -> Iterator[None]:
+    """Say more of a store that is held by a process which does not answer us."""
+    from kvlogd.lock import HeldError
+
+    try:
+        yield
+    except HeldError as held:
+        what, mend = f"{held.what} and offers no socket", "wait for it to end, or stop it"
+        if absent.refusing:
+            what, mend = f"{held.what}, and its socket {absent.where} is not for you", absent.mend
+        raise StoreError(what, where=held.where, mend=mend) from held
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from kvlogd import ask
+    from kvlogd.status import status_text, to_json
+
+    store, places = _places(arguments)
+    try:
+        status = ask.status(places, store)
+    except ask.AbsentError as absent:
+        print(json.dumps({"running": False, "store": str(store)}) if arguments.json else f"kvlogd: {absent}")
+        return 1
+    if arguments.json:
+        print(json.dumps({"running": True, **to_json(status)}, ensure_ascii=False))
+    else:
+        print(status_text(status, colour=_colour()))
+    return 0
+
+
+def _colour() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _snapshot(arguments: argparse.Namespace) -> int:
+    from kvlogd import ask
+    from kvlogd.progress import bar
+
+    store, places = _places(arguments)
+    target: Path = arguments.file.absolute()
+    if target.exists() or target.is_symlink():
+        raise StoreError("is there already", where=str(arguments.file), mend="name a new file")
+    try:
+        with bar("copying") as progress:
+            ask.snapshot(places, store, target, progress)
+    except ask.AbsentError as absent:
+        _copy_of_file(store, target, absent)
+    print(target)
+    return 0
+
+
+def _copy_of_file(path: Path, target: Path, absent: "AbsentError") -> None:
+    from kvlogd.store import Store
+
+    if not path.exists():
+        raise StoreError("there is no such store", where=str(path), mend="give its path with --db")
+    with _unheld(absent), Store.open(path) as store:
+        cast(_Copied, store).snapshot(target)
