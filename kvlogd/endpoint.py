@@ -113,6 +113,8 @@ class Endpoint:
 
     def close(self) -> None:
         """Cut off whoever asks, end their queries, and remove the socket."""
+        if self._closing.is_set():
+            return
         with contextlib.suppress(OSError):
             found = self.path.stat()
             if (found.st_dev, found.st_ino) == self._identity:
@@ -223,11 +225,13 @@ class Endpoint:
 
     def _check_store(self, asked: object) -> None:
         """Raise KvlogdError where another store is meant; the asker may not be able to look into our folder."""
-        own = self._hands.store.path
+        own = self._hands.store.path.absolute()
+        if asked is None or asked == str(own):
+            return
         with contextlib.suppress(OSError, ValueError):
-            if not isinstance(asked, str) or Path(asked).samefile(own) or Path(asked) == own.absolute():
+            if isinstance(asked, str) and Path(asked).samefile(own):
                 return
-        raise KvlogdError(wire.OTHER_STORE, where=str(own.absolute()), mend="name that store, or none")
+        raise KvlogdError(wire.OTHER_STORE, where=str(own), mend="name that store, or none")
 
     def _sql(self, peer: Caller, request: Mapping[str, Any]) -> None:
         sql, most = request.get("sql"), request.get("max_rows")

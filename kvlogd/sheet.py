@@ -19,6 +19,8 @@ from kvlogd.rows import Answer
 
 _NUMBER = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL\(.*\)")
 
+_AS_IT_IS = (str, int, type(None))
+
 
 class Format(StrEnum):
     """How an answer is written."""
@@ -57,7 +59,7 @@ def limited(rows: Iterable[tuple[Any, ...]], limit: int) -> Iterator[tuple[Any, 
 
 def sent(row: Sequence[Any]) -> list[object]:
     """Return the values of a row as JSON can say them; `received` needs the columns' types to undo it."""
-    return [value if isinstance(value, str | int | None) else _sent(value) for value in row]
+    return [value if isinstance(value, _AS_IT_IS) else _sent(value) for value in row]
 
 
 def _sent(value: object) -> object:
