@@ -11,7 +11,8 @@ import contextlib
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -167,16 +168,20 @@ class Store(History):
         return str(row[0]) if row else "{}"
 
     @contextlib.contextmanager
-    def query(self, sql: str, *, limit_s: float) -> Iterator[Answer]:
+    def query(
+        self, sql: str, *, limit_s: float, started: Callable[[Callable[[], None]], None] | None = None
+    ) -> Iterator[Answer]:
         """Run one statement that `sqlgate` has checked, in a read-only transaction, for at most `limit_s` seconds.
 
-        Raises StoreError, also while the rows are read.
+        `started` is given what breaks it off, from any thread. Raises StoreError, also while the rows are read.
         """
         late = self._failed(f"the query took longer than {limit_s:g} s", "narrow it down, by time for instance")
         with self._lease() as lease:
             timer = threading.Timer(limit_s, lease.interrupt, [late])
             timer.daemon = True
             timer.start()
+            if started is not None:
+                started(partial(lease.interrupt, self._failed("the query was broken off")))
             try:
                 with self._reading(lease) as cursor:
                     cursor.execute("BEGIN TRANSACTION READ ONLY")
