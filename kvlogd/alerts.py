@@ -11,6 +11,7 @@ from kvlogd.model import (
     AlertEvent,
     AlertKey,
     AlertState,
+    Broken,
     Clear,
     Finding,
     Judgement,
@@ -82,6 +83,8 @@ def step(
     rule: Timing, standing: Standing, judgement: Judgement, at_s: float
 ) -> tuple[Standing | None, tuple[AlertEvent, ...]]:
     """Given an alert and the next judgement, return what it is now and what people may see of the change."""
+    if isinstance(judgement, Broken):
+        return standing, ()
     if isinstance(judgement, Abstained | NoEvidence):
         if rule.no_data is NoData.HOLD:
             return _held(standing, at_s), ()

@@ -7,11 +7,25 @@ from kvlogd import alerts
 from kvlogd.alerts import Standing
 from kvlogd.engines import Life
 from kvlogd.kinds import KINDS
-from kvlogd.model import Abstained, AlertEvent, AlertKey, AlertState, Clear, Finding, Judgement, NoData, NoEvidence, Per
+from kvlogd.model import (
+    Abstained,
+    AlertEvent,
+    AlertKey,
+    AlertState,
+    Broken,
+    Clear,
+    Finding,
+    Judgement,
+    NoData,
+    NoEvidence,
+    Per,
+)
 from kvlogd.rules import AllOf, Condition, Leaf, Rule
 from kvlogd.window import SourceWindow, Window
 
 CLEAR = Clear()
+FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What a fault in a condition raises. It must cost neither the other rules nor the alert's state."""
 
 
 class Judge(Protocol):
@@ -90,11 +104,19 @@ class _AtWork:
         self.unless = [judge_of(condition, method) for condition in rule.unless]
         self.standing: Standing | None = None
         self.last: Judgement = NoEvidence()
+        self.failures = 0
+        """How often it has failed in a row."""
 
     def judged(self, window: Window | SourceWindow, at_s: float) -> Judgement:
-        judgement = self.when(window, at_s)
-        if self.unless:
-            return excused(judgement, (excuse(window, at_s) for excuse in self.unless))
+        """Return what the rule says; where it fails, that is no verdict, and the other rules go on."""
+        try:
+            judgement = self.when(window, at_s)
+            if self.unless:
+                judgement = excused(judgement, (excuse(window, at_s) for excuse in self.unless))
+        except FAULTS as error:
+            self.failures += 1
+            return Broken(f"the rule failed, {self.failures} times so far: {type(error).__name__}")
+        self.failures = 0
         return judgement
 
     def step(self, judgement: Judgement, at_s: float) -> tuple[AlertEvent, ...]:

@@ -200,7 +200,13 @@ class NoEvidence(NamedTuple):
     """There was nothing to look at: the engine is silent for a reason that the rule cannot judge."""
 
 
-Judgement = Finding | Abstained | Clear | NoEvidence
+class Broken(NamedTuple):
+    """The rule itself failed: its alert stays as it is."""
+
+    why: str
+
+
+Judgement = Finding | Abstained | Clear | NoEvidence | Broken
 
 
 class AlertKey(NamedTuple):

@@ -7,7 +7,7 @@ from pathlib import Path
 from kvlogd import __version__
 from kvlogd.alerts import Standing
 from kvlogd.intake import Intake
-from kvlogd.model import Abstained, AlertState
+from kvlogd.model import Abstained, AlertState, Broken
 from kvlogd.piece import Health
 from kvlogd.pipeline import Pipeline
 from kvlogd.status import EngineStatus, Mode, RuleState, RuleStatus, SourceState, SourceStatus, Status, Trouble
@@ -91,5 +91,8 @@ def _rules(pipeline: Pipeline) -> Iterator[RuleStatus]:
             since_s = standing.since_s
         elif isinstance(last, Abstained):
             state = RuleState.ABSTAINS
+        if isinstance(last, Broken):
+            state = RuleState.BROKEN
         severity = rule.severity if standing is None else standing.severity
-        yield RuleStatus(rule.id, scope, state, severity, since_s, last.why if isinstance(last, Abstained) else "")
+        why = last.why if isinstance(last, Abstained | Broken) else ""
+        yield RuleStatus(rule.id, scope, state, severity, since_s, why)

@@ -12,6 +12,10 @@ NAME = "threshold"
 SCOPES = frozenset({Per.ENGINE, Per.SOURCE})
 
 
+STALE_S, STALE_INTERVALS = 60.0, 3.0
+"""The last record says nothing of the present once it is older than both."""
+
+
 class Of(StrEnum):
     """Which number of a span is held against the value."""
 
@@ -69,6 +73,10 @@ class Threshold:
             return NoEvidence()
         if self._params.over is not None:
             return self._over_span(window, at_s, self._params.over)
+        if self._index is not None and window.silent_s(at_s) > max(
+            STALE_S, STALE_INTERVALS * (window.interval_s or 0.0)
+        ):
+            return NoEvidence()
         value = signal.read(window, at_s)
         # a column that this log does not give is unknown; anything else is None where it does not apply
         return NoEvidence() if value is None and self._index is not None else self._hold(value, at_s)
