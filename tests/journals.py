@@ -49,7 +49,7 @@ if say("fail"):
     sys.exit(int(status))
 lives = len(say("calls").splitlines())
 die = (say("die").split() + [""] * lives)[lives - 1]
-at_us = lambda cursor: int(re.search(";t=([0-9a-f]+)", cursor)[1], 16)
+at_us = lambda cursor: int((re.search(";t=([0-9a-f]+)", cursor) or [0, "0"])[1], 16)
 def begins(line):
     own = json.loads(line)["__CURSOR"]
     if "--cursor" in options:
@@ -152,6 +152,7 @@ class RealJournal:
         self._boot = uuid.uuid4().hex
         command = [str(REMOTE), f"--output={folder}/made-{uuid.uuid4().hex}.journal", "-"]
         self._writer = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.pid = self._writer.pid
 
     def add(self, message: bytes) -> None:
         """Write one entry, a millisecond after the one before."""

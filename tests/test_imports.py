@@ -58,7 +58,7 @@ MAY_IMPORT = {
     "transaction": "alerts arrow rows schema",
     "store": "alerts schema rows lock transaction",
     "piece": "rows",
-    "journal": "piece rows",
+    "journal": "envelope piece rows",
     "docker": "",
     "sqlgate": "rows",
     "sidecar": "",
