@@ -11,7 +11,17 @@ import pytest
 from kvlogd.envelope import Lost, Unwrapped, Unwrapper
 from kvlogd.journal import MAX_ENTRY, SILENCED, SUPPRESSED, TOO_LONG, Journal
 from kvlogd.rows import Position
-from tests.journals import START_US, UNIT, FakeJournal, Reader, RealJournal, children, needs_remote
+from tests.journals import (
+    START_US,
+    UNIT,
+    FakeJournal,
+    Reader,
+    RealJournal,
+    checked_in,
+    children,
+    needs_journalctl,
+    needs_remote,
+)
 
 STATS = (
     b"(APIServer pid=1) INFO 11-29 14:16:25 [loggers.py:335] Engine 000: Avg prompt throughput: 5.0 tokens/s, "
@@ -140,3 +150,17 @@ def test_suppressed_messages_are_gaps_with_their_count(fake: FakeJournal, opened
     ours = reader(fake, opened).rest()
     assert [(gap.reason, gap.lines) for gap in ours.gaps] == [(SILENCED, 27500), (SILENCED, 3), (SILENCED, 0)]
     assert ours.numbers == [0, 1, 3, 4, 6, 7]
+
+
+@needs_journalctl
+def test_what_a_real_journald_made_of_odd_lines(tmp_path: Path, opened: list[Journal]) -> None:
+    opened.append(Journal("chat", UNIT, directory=checked_in("odd", tmp_path / "j")))
+    ours = Reader(opened[0]).rest()
+    inner, lost = unwrapped(ours.lines)
+    assert [line.text for line in inner[:3]] == ["café ok".encode(), b"bad \xff\xfe bytes", b"INFO colour"]
+    assert [line.text for line in inner[4:7]] == [b"tab\there", b"no newline at end", b"the end"]
+    assert len(inner[3].text) == 6000
+    assert all(b"Avg prompt throughput" in line.text for line in inner[7:])
+    # cut at a NUL, at 48 KiB, and for 2 MiB from one process; two messages in one entry, and one of two lines
+    assert lost == {Lost.CUT: 3, Lost.UNDECODABLE: 2}
+    assert [(gap.reason, gap.lines) for gap in ours.gaps] == [(SILENCED, 27500)]
