@@ -22,6 +22,7 @@ MAX_FIELD = 1 << 30
 """Bytes of one journal field that are believed and passed over; journald's own limit is 768 MiB."""
 JOURNAL_CUT = 48 * 1024
 """Where journald cuts a line (LineMax=); what it cut off begins the next entry."""
+JOURNAL_BREAKS = ("line-max", "nul")  # in `_LINE_BREAK` where the line goes on in the next entry
 
 
 class Envelope(StrEnum):
@@ -149,7 +150,7 @@ def _journal(record: dict[str, object], kind: Envelope = Envelope.JOURNAL_JSON) 
     ts_s = None if time is None else time / 1e6
     pid = _whole(record.get("_PID")) or _whole(record.get("SYSLOG_PID"))
     text = _message(record["MESSAGE"])
-    was_cut = record.get("_LINE_BREAK") == "line-max"
+    was_cut = record.get("_LINE_BREAK") in JOURNAL_BREAKS
     stream = f"{record.get('_STREAM_ID') or record.get('CONTAINER_ID_FULL') or pid}"[:80]
     if text is None or b"\n" in text:
         lost = Lost.NULL_MESSAGE if record["MESSAGE"] is None else Lost.UNDECODABLE

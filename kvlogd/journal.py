@@ -18,6 +18,7 @@ from fcntl import F_SETPIPE_SZ, fcntl
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from kvlogd.envelope import JOURNAL_BREAKS, JOURNAL_CUT
 from kvlogd.model import Gap
 from kvlogd.piece import Health, Piece
 from kvlogd.rows import Position
@@ -36,8 +37,6 @@ BLOCK = 256 * 1024
 LONGEST_WAIT_S = 60.0
 FAREWELL_S = 2.0
 """How long a child that has closed its output may take to end."""
-JOURNAL_CUT = 48 * 1024
-"""Where journald cuts a line, if LineMax= was not changed; newer ones say that they did."""
 
 TOO_LONG, SILENCED, GONE = "journal entry too long", "suppressed by journald", "journal cursor gone"
 ACCESS = "let this user read the journal: SupplementaryGroups=systemd-journal in the unit, or the group adm"
@@ -47,7 +46,8 @@ MISSING = "journalctl cannot be started: install systemd, or give the log as fil
 # No text of an entry can look like these: a quote inside a JSON string has a backslash before it.
 _CURSOR = re.compile(rb'"__CURSOR"\s*:\s*"([^"\\]{1,1000})"')
 _TIME = re.compile(rb'"__REALTIME_TIMESTAMP"\s*:\s*"(\d{1,17})"')
-_PART = re.compile(r"(?:^|;)([a-z])=([0-9a-f]{1,32})(?=;|$)")
+_PART = re.compile(r"(?:^|;)([a-z])=([0-9a-f]{1,32})(?=;)")
+"""One part of a cursor, and whole: the last one, `x`, is a check sum that nothing here needs."""
 
 
 class Journal:
@@ -203,10 +203,11 @@ def _cut_before(line: bytes) -> bytes | None:
     fields = _fields(line)
     message = fields.get("MESSAGE")
     long = isinstance(message, str | list) and len(message) >= JOURNAL_CUT
-    if not long and fields.get("_LINE_BREAK") != "line-max" and fields.get("CONTAINER_PARTIAL_MESSAGE") != "true":
+    is_cut = long or fields.get("_LINE_BREAK") in JOURNAL_BREAKS
+    if not is_cut and fields.get("CONTAINER_PARTIAL_MESSAGE") != "true":
         return None
     kept = {name: fields[name] for name in ("_PID", "SYSLOG_PID", "_STREAM_ID", "CONTAINER_ID_FULL") if name in fields}
-    return json.dumps({**kept, "MESSAGE": "", "_LINE_BREAK": "line-max"}).encode()
+    return json.dumps({**kept, "MESSAGE": "", "_LINE_BREAK": JOURNAL_BREAKS[0]}).encode()
 
 
 def _fields(line: bytes) -> dict[str, object]:

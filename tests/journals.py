@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ if say("fail"):
     sys.exit(int(status))
 lives = len(say("calls").splitlines())
 die = (say("die").split() + [""] * lives)[lives - 1]
-at_us = lambda cursor: int(re.search(";t=([0-9a-f]+)", cursor)[1], 16)
+at_us = lambda cursor: int((re.search(";t=([0-9a-f]+)", cursor) or [0, "0"])[1], 16)
 def begins(line):
     own = json.loads(line)["__CURSOR"]
     if "--cursor" in options:
@@ -192,8 +193,11 @@ def checked_in(name: str, folder: Path) -> Path:
 
 def children(pid: int | str = "self") -> list[int]:
     """Return the children of a process."""
-    lists = [path.read_text(encoding="utf-8") for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    return [int(child) for text in lists for child in text.split()]
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has just ended
+            found += [int(child) for child in path.read_text(encoding="utf-8").split()]
+    return found
 
 
 def followers(pid: int | str = "self") -> list[int]:
@@ -218,6 +222,7 @@ class Reader:
         self.now_s = 1000.0
         self.step_s = 0.25
         self.wall_s = START_US / 1e6 + 3600
+        self._others = set(children())
         self.pieces: list[Piece] = []
         self.lines: list[bytes] = []
 
@@ -245,12 +250,20 @@ class Reader:
 
     def rest(self) -> "Reader":
         """Poll until the journal has been gone through and nothing more comes."""
-        self.until(lambda: bool(followers()))
+        self.until(lambda: bool(self.followers()))
         quiet = 0
         while quiet < 40:
             quiet = 0 if self.poll() else quiet + 1
             time.sleep(0.005)
         return self
+
+    def children(self) -> set[int]:
+        """Return the children of this process that came after this reader."""
+        return set(children()) - self._others
+
+    def followers(self) -> list[int]:
+        """Return those of them that follow a journal by now."""
+        return sorted(set(followers()) - self._others)
 
     @property
     def numbers(self) -> list[int]:

@@ -191,8 +191,9 @@ def test_what_journald_cut_off_is_no_line() -> None:
 
 
 @pytest.mark.parametrize("message", [None, "short"])
-def test_journald_says_itself_that_it_cut(message: str | None) -> None:
-    lines = [journal(message, _LINE_BREAK="line-max"), journal("other", _PID="5"), journal(FORGED.decode())]
+@pytest.mark.parametrize("line_break", ["line-max", "nul"])
+def test_journald_says_itself_that_it_cut(message: str | None, line_break: str) -> None:
+    lines = [journal(message, _LINE_BREAK=line_break), journal("other", _PID="5"), journal(FORGED.decode())]
     assert texts(*lines) == [b"other"]
 
 

@@ -85,6 +85,7 @@ MAY_IMPORT = {
     "functions": "",
     "sheet": "rows",
     "journal": "piece rows",
+    "journal": "envelope piece rows",
     "docker": "",
     "sidecar": "",
     "chart": "",

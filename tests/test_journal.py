@@ -21,7 +21,6 @@ from tests.journals import (
     FakeJournal,
     Reader,
     RealJournal,
-    children,
     followers,
     needs_journalctl,
     needs_remote,
@@ -220,19 +219,19 @@ def test_waits_grow_up_to_a_minute_and_begin_anew_with_the_next_entry(fake: Fake
 
 def starts_again_after(ours: Reader, wait_s: float) -> bool:
     """Let the child end, and tell whether the next one starts that much later and not sooner."""
-    ours.until(lambda: not children())
+    ours.until(lambda: not ours.children())
     ours.now_s += wait_s - 0.01
     ours.poll()
-    is_early = bool(children())
+    is_early = bool(ours.children())
     ours.now_s += 0.02
     ours.poll()
-    return not is_early and bool(children())
+    return not is_early and bool(ours.children())
 
 
 def follower(ours: Reader) -> int:
     """Return the process id of the child that follows, once it runs."""
-    ours.until(lambda: bool(followers()))
-    return followers()[0]
+    ours.until(lambda: bool(ours.followers()))
+    return ours.followers()[0]
 
 
 @pytest.mark.parametrize(
