@@ -68,10 +68,8 @@ def _query(arguments: argparse.Namespace) -> str:
         raise ConfigError("no query", where="sql", mend="give it in quotes, or - to type it and end with ^D")
     from kvlogd.sqlgate import MAX_SQL_CHARS
 
-    try:
-        return sys.stdin.read(MAX_SQL_CHARS + 1)
-    except ValueError as error:
-        raise ConfigError("the query is no UTF-8 text", where="standard input") from error
+    most = 4 * MAX_SQL_CHARS + 1  # bytes
+    return sys.stdin.buffer.read(most).decode("utf-8", "surrogateescape")  # what is no UTF-8 is refused as such
 
 
 def _sql(arguments: argparse.Namespace) -> int:

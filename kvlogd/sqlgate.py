@@ -60,6 +60,8 @@ def check(sql: str, store: Queryable) -> None:
     """Raise StoreError unless the text is one statement that only reads the store's own tables."""
     if len(sql) > MAX_SQL_CHARS or "\0" in sql:
         raise _refused(f"more than {MAX_SQL_CHARS} characters, or a NUL")
+    if any("\ud800" <= char <= "\udfff" for char in sql):
+        raise _refused("it is no UTF-8 text")
     types = store.statement_types(sql)
     if len(types) != 1 or types[0] == "MULTI":
         raise _refused("more than one statement, or a PIVOT without IN" if types else "no statement")

@@ -25,7 +25,7 @@ from kvlogd.errors import KvlogdError
 
 VERSION = 1
 OTHER_STORE = "this daemon keeps another store"
-MAX_REQUEST_BYTES = 512 * 1024
+MAX_REQUEST_BYTES = 2**20
 RUN_FOLDER = Path("/run/kvlogd")
 _NAME = "kvlogd.sock"
 _LONGEST_ADDRESS = 100
@@ -58,7 +58,7 @@ def places(store: Path, configured: Path | None) -> list[Path]:
 
 def line(message: Mapping[str, object]) -> bytes:
     """Return a message as it is sent."""
-    return json.dumps(message, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8") + b"\n"
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
 
 
 def message(sent: bytes) -> dict[str, Any]:

@@ -100,8 +100,10 @@ def commit(store: Store, done: Commits) -> Commits:
     """Commit one more sample; where that fails, look what is there and do it again, as the daemon does."""
     began = time.monotonic()
     at_s, failed = T0 + 10 + done.commits, 0
-    while not any(sample.ts_s == at_s for sample in store.samples_of(1, at_s)):
+    while True:
         try:
+            if any(sample.ts_s == at_s for sample in store.samples_of(1, at_s)):
+                break
             store.commit(Batch(samples=[Stats(at_s, 1, 0, None, 1.5, 2, 3, 0, 0.5)], sample_runs=[1]))
         except StoreError as error:
             print(f"{time.monotonic() - began:.2f} s: {error}"[:200], file=sys.stderr, flush=True)

@@ -1,0 +1,272 @@
+"""sql, status and snapshot as people type them: with a daemon, without one, and where one is but may not be asked."""
+
+import csv
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvlogd.endpoint import Endpoint
+from kvlogd.store import Store
+from tests import host
+from tests.command import INSTALLED, kvlogd
+from tests.host import CAN_STOP, Served
+
+SLOW = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range + b.range = -1"
+can_copy = pytest.mark.skipif(not hasattr(Store, "snapshot"), reason="Store.snapshot is not there yet")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store that nobody has open."""
+    with Served.open(tmp_path / "kv.duckdb") as store:
+        store.commit(host.first_batch(3))
+    return tmp_path / "kv.duckdb"
+
+
+@pytest.fixture
+def served(path: Path) -> Iterator[Path]:
+    """The same, with its daemon, which is this process: no other can open the file."""
+    with Served.open(path) as store, Endpoint(path.parent / "kvlogd.sock", host.hands(store)):
+        yield path
+
+
+# --- sql
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json"])
+@pytest.mark.parametrize("sql", ["SELECT ts, running, NULL AS n FROM samples", "EXPLAIN FROM samples", "FROM gaps"])
+def test_an_answer_looks_the_same_with_and_without_a_daemon(path: Path, sql: str, form: str) -> None:
+    alone = kvlogd("sql", "--db", path, "--format", form, sql)
+    with Served.open(path) as store, Endpoint(path.parent / "kvlogd.sock", host.hands(store)):
+        asked = kvlogd("sql", "--db", path, "--format", form, sql)
+    assert asked == alone
+    assert asked.status == 0
+    assert asked.out
+
+
+def test_another_process_asks_the_daemon(served: Path) -> None:
+    code = (
+        "import sys\nfrom kvlogd.cli import main\nstatus = main(sys.argv[1:])\n"
+        "print('duckdb' in sys.modules, file=sys.stderr)\nsys.exit(status)"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "sql",
+        "--db",
+        str(served),
+        "--format",
+        "csv",
+        "SELECT count(*) AS n FROM kv",
+    ]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "n\n3\n")
+    assert run.stderr == "False\n"
+
+
+def test_null_is_told_apart(served: Path) -> None:
+    sql = "SELECT NULL AS n, '' AS e, 'NULL' AS t"
+    assert kvlogd("sql", "--db", served, sql).out.splitlines()[2] == "NULL     NULL"
+    assert list(csv.reader(io.StringIO(kvlogd("sql", "--db", served, "--format", "csv", sql).out)))[1] == [
+        "",
+        "",
+        "NULL",
+    ]
+    told = json.loads(kvlogd("sql", "--db", served, "--format", "json", sql).out)
+    assert told == [{"n": None, "e": "", "t": "NULL"}]
+
+
+@pytest.mark.parametrize("arguments", [["-"], []], ids=["dash", "nothing"])
+def test_a_query_comes_from_standard_input(served: Path, arguments: list[str]) -> None:
+    command = [str(INSTALLED), "sql", "--db", str(served), "--format", "json", *arguments]
+    run = subprocess.run(command, input=b"SELECT '\xc3\xa9' AS a;\n", capture_output=True, check=False)
+    assert (run.returncode, run.stderr) == (0, b"")
+    assert json.loads(run.stdout) == [{"a": "é"}]
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b"", "no statement"),
+        (b"\xff\xfe", "no UTF-8 text"),
+        (b"SELECT 1; SELECT 2", "more than one statement"),
+        (b"SELECT '" + b"x" * 100_000 + b"'", "more than 65536 characters"),
+    ],
+    ids=["empty", "bytes", "two", "long"],
+)
+def test_what_is_no_query_is_one_line_and_status_2(served: Path, sent: bytes, words: str) -> None:
+    run = subprocess.run([INSTALLED, "sql", "--db", served, "-"], input=sent, capture_output=True, check=False)
+    assert (run.returncode, run.stdout) == (2, b"")
+    assert run.stderr.count(b"\n") == 1
+    assert words in run.stderr.decode()
+
+
+@pytest.mark.parametrize("with_daemon", [True, False])
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("DROP TABLE samples", "DROP is no reading statement"),
+        ("SELECT nothing FROM samples", "nothing"),
+        ("SELECT error(chr(27) || '[2J' || chr(10))", "?[2J"),
+        ("SELECT CAST('x' || chr(27) AS INTEGER)", "x?"),
+        ("FROM range(100001)", "more than 100000 rows: add a LIMIT"),
+    ],
+)
+def test_an_error_is_one_harmless_line(path: Path, sql: str, words: str, with_daemon: bool) -> None:
+    if with_daemon:
+        with Served.open(path) as store, Endpoint(path.parent / "kvlogd.sock", host.hands(store)):
+            told = kvlogd("sql", "--db", path, sql)
+    else:
+        told = kvlogd("sql", "--db", path, sql)
+    assert told.status == 2
+    assert told.out == ""
+    assert words in told.complaint
+    assert "\x1b" not in told.complaint
+
+
+def test_the_config_names_store_and_socket(path: Path, tmp_path: Path) -> None:
+    place, config = tmp_path / "run" / "asked.sock", tmp_path / "kvlogd.yaml"
+    place.parent.mkdir()
+    config.write_text(f"store: {{path: {path}, socket: {place}}}\n")
+    with Served.open(path) as store, Endpoint(place, host.hands(store)):
+        assert "kvlogd 0.0: 1 source" in kvlogd("status", "--config", config).out
+        assert (
+            kvlogd("sql", "--config", config, "--format", "csv", "SELECT count(*) FROM kv").out
+            == "count_star()\r\n3\r\n"
+        )
+        assert kvlogd("status", "--db", path).status == 1
+
+
+def test_a_held_store_without_a_socket_says_what_to_do(path: Path) -> None:
+    code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        told = kvlogd("sql", "--db", path, "SELECT 1")
+        holder.communicate("")
+    assert told.status == 2
+    held = f"process {holder.pid} has the store open and offers no socket: wait for it to end, or stop it"
+    assert told.complaint == f"kvlogd: {path}: {held}"
+
+
+def test_a_dead_socket_is_no_daemon(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path.parent / "kvlogd.sock"))
+    assert kvlogd("sql", "--db", path, "--format", "csv", "SELECT 1 AS a").out == "a\r\n1\r\n"
+    assert kvlogd("status", "--db", path).status == 1
+
+
+def answering(place: Path, *answers: bytes) -> "subprocess.Popen[str]":
+    """Run something that listens, says this to whoever asks, and goes."""
+    code = (
+        "import socket, sys, ast\ns = socket.socket(socket.AF_UNIX)\ns.bind(sys.argv[1])\ns.listen()\n"
+        "print('up', flush=True)\nc, _ = s.accept()\nc.recv(100000)\nc.sendall(ast.literal_eval(sys.argv[2]))"
+    )
+    command = [sys.executable, "-c", code, str(place), repr(b"".join(answers))]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    return process
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"", "the daemon ended the connection"),
+        (b'{"v":1,"columns":["a"],"types":["INTEGER"]}\n{"rows":[[1]]}\n', "the daemon ended the connection"),
+        (b'{"v":1,"columns":["a"],"types":["INTEGER"]}\n{"rows":[[1]', "the daemon ended the connection"),
+        (b'{"v":2}\n', "speaks version 2 of the protocol, not 1: restart the daemon"),
+        (b"HTTP/1.1 400 Bad Request\n", "no message of kvlogd"),
+        (b'{"v":1,"error":{"what":"\\u001b[2J\\n","where":"","mend":"x"}}\n', "\\x1b[2J\\n: x"),
+    ],
+    ids=["nothing", "half", "cut", "version", "http", "escape"],
+)
+def test_an_answer_that_breaks_off_is_no_answer(path: Path, answer: bytes, words: str) -> None:
+    with answering(path.parent / "kvlogd.sock", answer):
+        told = kvlogd("sql", "--db", path, "--format", "json", "SELECT 1")
+    assert told.status == 2
+    assert told.out == ""
+    assert words in told.complaint
+
+
+@pytest.mark.parametrize("with_daemon", [pytest.param(True, marks=pytest.mark.skipif(not CAN_STOP, reason="")), False])
+def test_ctrl_c_ends_it(path: Path, with_daemon: bool) -> None:
+    def interrupted() -> tuple[int, bytes, bytes]:
+        command = [str(INSTALLED), "sql", "--db", str(path), SLOW]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as asking:
+            time.sleep(2)
+            asking.send_signal(signal.SIGINT)
+            out, err = asking.communicate(timeout=20)
+            return asking.returncode, out, err
+
+    if not with_daemon:
+        assert interrupted() == (130, b"", b"")
+        return
+    with Served.open(path) as store, Endpoint(path.parent / "kvlogd.sock", host.hands(store)) as endpoint:
+        assert interrupted() == (130, b"", b"")
+        end = time.monotonic() + 10
+        while endpoint.health().callers:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert endpoint.health().dropped == 1
+
+
+# --- status
+
+
+def test_status_says_what_the_daemon_sees(served: Path) -> None:
+    told = kvlogd("status", "--db", served)
+    assert (told.status, told.err) == (0, "")
+    assert told.out.startswith("kvlogd 0.0: 1 source, 1 engine, 1 alert firing\n")
+    assert "\x1b" not in told.out
+    (record,) = kvlogd("status", "--db", served, "--json").records
+    assert record["running"] is True
+    assert record["pid"] == os.getpid()
+    assert record["engines"][0]["label"] == "chat/0"
+
+
+def test_status_without_a_daemon_says_so(path: Path) -> None:
+    told = kvlogd("status", "--db", path)
+    assert (told.status, told.err) == (1, "")
+    assert told.out == f"kvlogd: {path}: no daemon serves this store: start it with `kvlogd run`\n"
+    assert kvlogd("status", "--db", path, "--json").records == [{"running": False, "store": str(path)}]
+
+
+# --- snapshot
+
+
+def test_a_snapshot_of_the_daemons_store(served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    told = kvlogd("snapshot", "--db", served, "copy.duckdb")
+    assert (told.status, told.err) == (0, "")
+    assert told.out == f"{tmp_path / 'here' / 'copy.duckdb'}\n"
+    assert kvlogd("sql", "--db", "copy.duckdb", "--format", "csv", "SELECT count(*) AS n FROM kv").out == "n\r\n3\r\n"
+    assert (tmp_path / "here" / "copy.duckdb").stat().st_mode & 0o777 == 0o640
+    again = kvlogd("snapshot", "--db", served, "copy.duckdb")
+    assert (again.status, again.complaint) == (2, "kvlogd: copy.duckdb: is there already: name a new file")
+
+
+@can_copy
+def test_a_snapshot_without_a_daemon(path: Path, tmp_path: Path) -> None:
+    assert kvlogd("snapshot", "--db", path, tmp_path / "copy.duckdb").status == 0
+    told = kvlogd("sql", "--db", tmp_path / "copy.duckdb", "--format", "csv", "SELECT count(*) AS n FROM kv")
+    assert told.out == "n\r\n3\r\n"
+
+
+def test_a_snapshot_of_nothing(tmp_path: Path) -> None:
+    told = kvlogd("snapshot", "--db", tmp_path / "no.duckdb", tmp_path / "copy.duckdb")
+    assert (told.status, told.out) == (2, "")
+    assert "there is no such store" in told.complaint
+    assert list(tmp_path.iterdir()) == []
