@@ -39,9 +39,10 @@ MAY_IMPORT = {
     "window": "quantity",
     "curve": "",
     "ladder": "curve",
+    "pace": "curve",
     "fields": "quantity window",
     "kinds": "kinds window",
-    "kinds.*": "window fields curve ladder",
+    "kinds.*": "window fields curve ladder pace",
     "yamlfile": "quantity",
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",
@@ -80,8 +81,8 @@ MAY_NAME = {
 }
 
 PURE = (
-    "errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve ladder kinds "
-    "kinds.* alerts notice evaluate pipeline outcome tell schema rows chart"
+    "errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve ladder pace "
+    "kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
