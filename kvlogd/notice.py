@@ -27,6 +27,9 @@ EVIDENCE = {
     "blocks_lost": ("blocks lost", "count"),
     "tokens_held": ("tokens held by nobody", "count"),
     "blocks_held": ("blocks held by nobody", "count"),
+    "token_s": ("a token of one request takes", "time"),
+    "token_before_s": ("and took at no less load before", "time"),
+    "slower": ("longer by", "share"),
     "running": ("requests running", "count"),
     "waiting": ("requests waiting", "count"),
     "silent_s": ("time since the last stats record", "duration"),
@@ -106,6 +109,14 @@ def _stall(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
     return f"{moves} with {work}, last record {duration_text(evidence['silent_s'])} ago"
 
 
+def _creep(event: AlertEvent, evidence: Mapping[str, float]) -> str:
+    spread = round(evidence.get("running_spread", 0.0))
+    running = f"{evidence['running']:.0f}±{spread}" if spread else f"{evidence['running']:.0f}"
+    now, before = time_text(evidence["token_s"]), time_text(evidence["token_before_s"])
+    lasted = duration_text(event.at_s - event.since_s)
+    return f"{now} a token at {running} running, was {before}; +{100 * evidence['slower']:.0f} % for {lasted}"
+
+
 def _until_full(evidence: Mapping[str, float]) -> str:
     if "full_in_s" not in evidence:
         return ""
@@ -121,6 +132,7 @@ _HEADLINES = (
     ({"idle_usage", "spells"}, _residue),
     ({"crashed"}, lambda _event, _evidence: "the engine core is dead"),
     ({"silent_s", "running", "waiting"}, _stall),
+    ({"token_s", "token_before_s", "slower", "running"}, _creep),
     *(({name}, _one_number(name)) for name in ("frozen_for", "blind_for", "unread_share")),
 )
 """What is said of a finding, by the evidence that it takes to say it."""
@@ -138,7 +150,16 @@ def points_per_hour(share_per_h: float) -> str:
     return f"{MINUS if points < 0 else '+'}{abs(points):.{digits}f} points/h"
 
 
+def time_text(time_s: float) -> str:
+    """Return a short time: `24 ms`, `1.8 s`."""
+    if time_s >= 1:
+        return f"{time_s:.1f} s"
+    return f"{1000 * time_s:.0f} ms" if time_s >= 0.01 else f"{1000 * time_s:.1f} ms"
+
+
 def _number(value: float, unit: str) -> str:
+    if unit == "time":
+        return time_text(value)
     if unit == "share":
         return share_text(value)
     if unit == "points":

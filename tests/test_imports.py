@@ -40,9 +40,10 @@ MAY_IMPORT = {
     "window": "quantity",
     "curve": "",
     "ladder": "curve",
+    "pace": "curve",
     "fields": "quantity window",
     "kinds": "kinds window",
-    "kinds.*": "window fields curve ladder",
+    "kinds.*": "window fields curve ladder pace",
     "yamlfile": "quantity",
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",
@@ -120,6 +121,8 @@ MAY_NAME = {
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet"
+    "errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve ladder pace "
+    "kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}

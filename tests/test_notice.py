@@ -55,6 +55,21 @@ def test_the_words_of_a_leak(more: dict[str, float], wanted: str) -> None:
     assert wanted in notice.subject(event({**LEAK, **more}))
 
 
+CREEP = {"token_s": 0.038, "token_before_s": 0.024, "slower": 0.58, "running": 8.2, "running_spread": 1.1}
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ({}, "38 ms a token at 8±1 running, was 24 ms; +58 % for 3 h"),
+        ({"running_spread": 0.3}, "38 ms a token at 8 running, was 24 ms; +58 % for 3 h"),
+        ({"token_s": 1.8, "token_before_s": 0.0094}, "1.8 s a token at 8±1 running, was 9.4 ms; +58 % for 3 h"),
+    ],
+)
+def test_the_words_of_a_creep(more: dict[str, float], wanted: str) -> None:
+    assert notice.subject(event({**CREEP, **more}, rule="latency-creep")) == f"latency-creep vllm.log/1: {wanted}"
+
+
 @pytest.mark.parametrize(
     ("evidence", "wanted"),
     [

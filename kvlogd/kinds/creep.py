@@ -1,0 +1,80 @@
+"""`creep`: a token takes longer than it did at the start of the run, at moments of no less load.
+
+The time a token takes is what runs divided by what is generated. Rows of 10 records (in a young run) and of 60 are
+held against the first third of the run, a day at most, and there only against rows with as many running or as much
+work done, as many prompts, as full a pool and no warmer prefix cache: more load, longer prompts and a colder cache
+are no creep. From three rows of 10 records at 1.6 times the old pace to 36 rows of 60 at 1.1 times.
+Cannot see: what was slow from the start; loads heavier than any of the reference; slowness of the first token or of
+the queue; anything while the pool is nearly full; a run of less than about 100 records.
+"""
+
+from pydantic import BaseModel, ConfigDict
+
+from kvlogd.curve import newest
+from kvlogd.fields import Points
+from kvlogd.model import Abstained, Clear, Finding, Judgement, Per
+from kvlogd.pace import SCALES, ScaleState, Verdict
+from kvlogd.window import Window
+
+NAME = "creep"
+SCOPES = frozenset({Per.ENGINE})
+
+
+class Params(BaseModel):
+    """How much slower is slow."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    by_at_least: Points = 0.1
+    """By which share a token must take longer; short stretches ask for more by themselves."""
+
+
+def make(params: Params) -> "Creep":
+    """Return an evaluator for one run."""
+    return Creep(params)
+
+
+class Creep:
+    """Judges the pace of one run."""
+
+    def __init__(self, params: Params) -> None:
+        self._params = params
+        self._taken = 0
+        self._scales = [ScaleState(scale) for scale in SCALES]
+        self._judgement: Judgement = Abstained("the run is young: it has no past of its own to be compared with yet")
+
+    def judge(self, window: Window, at_s: float) -> Judgement:
+        """Return the verdict on the pace so far; it changes only when a row of records is complete."""
+        fresh = window.count - self._taken
+        if fresh:
+            self._taken = window.count
+            closed = False
+            for stats in newest(window.recent, fresh):
+                for state in self._scales:
+                    closed |= state.observe(stats)
+            if closed:
+                self._judgement = self._look()
+        return self._judgement
+
+    def _look(self) -> Judgement:
+        compared = any(state.compared for state in self._scales)
+        self._scales = [state for state in self._scales if not state.over()]
+        verdicts = [state.verdict for state in self._scales if state.verdict is not None]
+        found = [verdict for verdict in verdicts if verdict.slower >= self._params.by_at_least]
+        if found:
+            return _finding(found[-1])
+        if compared or isinstance(self._judgement, Clear | Finding):
+            return Clear()
+        return Abstained("no stretch of this run has had the load of its beginning again yet, with room in the pool")
+
+
+def _finding(verdict: Verdict) -> Finding:
+    evidence = {
+        "slower": verdict.slower,
+        "token_s": verdict.token_s,
+        "token_before_s": verdict.before_s,
+        "running": verdict.running,
+        "running_spread": verdict.spread,
+        "lasted_s": verdict.at_s - verdict.since_s,
+    }
+    return Finding(verdict.since_s, verdict.slower, evidence)

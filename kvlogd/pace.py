@@ -1,0 +1,253 @@
+"""How long a token takes, compared with the run's own beginning at moments of no less load.
+
+By Little's law the time a token takes is what runs divided by what is generated. More running requests, more prompts,
+longer contexts and a colder prefix cache all make it longer, so some records are only held against earlier ones that
+had *no less* of each: of those, the nearest. Nothing is fitted and nothing extrapolated. Load is measured twice: by
+what runs, for clients that wait for their answers, and by the work done, for requests that come at a rate of their
+own: there a slower engine has more of them running, and so never sees its old load again.
+Evidence is counted in records, at two lengths at once: slowness may take minutes or weeks.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from math import log
+from typing import NamedTuple
+
+from kvlogd.curve import median
+from kvlogd.model import Stats
+
+CROWDED = 0.9
+"""Usage from which on requests are evicted and computed anew: that is another fault than slowness."""
+QUEUED = 0.25
+"""Waiting requests per running one from which on the queue decides what runs."""
+HALTED = 0.2
+"""Share of records without a token from which on they tell of a stall or a long prefill."""
+SLACK = 0.95
+"""A counterpart may have this much less of a load and still count as no lighter."""
+COLDER = 0.05
+"""How far the prefix cache's hit rate may lie below that of a counterpart."""
+HEAVIER = 1.5
+"""A counterpart may have been lighter by this factor: a token takes longer by no more than that."""
+NEAREST = 7
+"""Counterparts that are looked at: the nearest of those that qualify."""
+LEAST_COUNTERPARTS = 3
+OPEN_LOOP = 0.05
+"""Variance of the running number per its mean from which on requests come whether or not others were answered."""
+REFERENCE = 3
+"""The reference is the first third of a run, within bounds: what creeps from the start is slower than that still."""
+
+
+class Row(NamedTuple):
+    """What some consecutive records say together."""
+
+    start_s: float
+    end_s: float
+    running: float
+    prompt_tps: float
+    generation_tps: float
+    usage: float
+    """Share of the pool in use, weighted by what runs."""
+    hit_rate: float
+    token_s: float
+    """Seconds that a token of one request takes."""
+    unsteady: float
+    """Variance of the running number per its mean."""
+
+
+def row_of(records: Sequence[Stats], least_running: float) -> Row | None:
+    """Return the row of some consecutive records; None where something else than their load sets the pace."""
+    n = len(records)
+    counts = [record.running for record in records]
+    running = sum(counts)
+    if running < least_running * n or max([record.kv_usage for record in records]) >= CROWDED:
+        return None
+    generated = sum([record.generation_tps for record in records])
+    if not generated or sum([record.waiting for record in records]) > QUEUED * running:
+        return None
+    if sum([record.generation_tps == 0.0 and record.running > 0 for record in records]) > HALTED * n:
+        return None
+    mean = running / n
+    return Row(
+        records[0].ts_s,
+        records[-1].ts_s,
+        mean,
+        sum([record.prompt_tps for record in records]) / n,
+        generated / n,
+        sum([record.kv_usage * record.running for record in records]) / running,
+        records[-1].prefix_hit_rate or 0.0,
+        running / generated,
+        (sum([count * count for count in counts]) / n - mean * mean) / mean,
+    )
+
+
+class Excess(NamedTuple):
+    """By how much a row is slower than its counterparts, as a log-ratio."""
+
+    row: Row
+    excess: float
+    before_s: float
+    """Seconds that a token took in the counterparts."""
+
+
+def excess_of(row: Row, reference: Sequence[Row]) -> Excess | None:
+    """Return how much slower a row is than earlier ones of no less load; None where there are too few."""
+    colder = row.hit_rate + COLDER
+    prompts = SLACK * row.prompt_tps
+    able = [one for one in reference if one.prompt_tps >= prompts and one.hit_rate <= colder]
+    if len(able) < LEAST_COUNTERPARTS:
+        return None
+    ways = (list(_as_many_running(row, able)), list(_as_much_work(row, able)))
+    return max((_excess(row, found) for found in ways if len(found) >= LEAST_COUNTERPARTS), key=_size, default=None)
+
+
+def _size(one: Excess) -> float:
+    return one.excess
+
+
+def _excess(row: Row, found: list[tuple[float, float]]) -> Excess:
+    found.sort()
+    before_s = median(sorted([token_s for _, token_s in found[:NEAREST]]))
+    return Excess(row, log(row.token_s / before_s), before_s)
+
+
+def _as_many_running(row: Row, able: Sequence[Row]) -> Iterator[tuple[float, float]]:
+    """Yield distance and token time of the counterparts by what runs.
+
+    Where one was a little lighter its token time is raised by as much: a step takes longer by no more than its batch
+    and its contexts grow.
+    """
+    for one in able:
+        heavier = max(1.0, row.running / one.running, _fuller(row, one))
+        if heavier <= HEAVIER:
+            yield heavier * max(1.0, one.running / row.running) * _prompts(row, one), one.token_s * heavier
+
+
+def _as_much_work(row: Row, able: Sequence[Row]) -> Iterator[tuple[float, float]]:
+    """Yield distance and token time of the counterparts by what was done, requests being of the same size."""
+    work = SLACK * row.generation_tps
+    for one in able:
+        if one.generation_tps >= work and one.unsteady >= OPEN_LOOP:
+            heavier = max(1.0, _fuller(row, one) * one.running / row.running)
+            if heavier <= HEAVIER:
+                yield heavier * one.generation_tps / row.generation_tps * _prompts(row, one), one.token_s * heavier
+
+
+def _fuller(row: Row, one: Row) -> float:
+    # usage is printed in steps of 0.001
+    return (row.usage + 0.005) / (one.usage + 0.005)
+
+
+def _prompts(row: Row, one: Row) -> float:
+    return (one.prompt_tps + 1.0) / (row.prompt_tps + 1.0)
+
+
+class Rung(NamedTuple):
+    """So many rows running (but for those that tell nothing) must be slower."""
+
+    rows: int
+    by: float
+    """Factor that is enough for half of them."""
+    least: float
+    """Factor that all but a fifth of them must have."""
+    reference: int
+    """Rows that the reference must hold."""
+
+
+class Scale(NamedTuple):
+    """Rows of one length and the rungs made of them."""
+
+    records: int
+    least_running: float
+    """On average; the shorter a row, the more one request more or less would move it."""
+    warm_up: int
+    most_reference: int
+    rungs: tuple[Rung, ...]
+    young: int | None = None
+    """Nothing new is found after so many rows: later, a short spell is only the day's weather."""
+
+
+SCALES = (
+    Scale(10, 2.0, 1, 6, (Rung(3, 1.6, 1.3, 3), Rung(6, 1.4, 1.2, 3)), 60),
+    Scale(
+        60,
+        0.8,
+        2,
+        144,
+        (Rung(9, 1.35, 1.2, 12), Rung(18, 1.2, 1.1, 24), Rung(24, 1.12, 1.06, 48), Rung(36, 1.1, 1.05, 96)),
+    ),
+)
+"""At 10 s a record: rows of 100 s and 10 min, stretches from 5 min to 6 hours, references up to a day."""
+
+
+class Verdict(NamedTuple):
+    """What one rung says."""
+
+    since_s: float
+    at_s: float
+    slower: float
+    """By which share a token takes longer than before."""
+    token_s: float
+    before_s: float
+    running: float
+    spread: float
+    """How far the number running goes up or down from there."""
+
+
+class ScaleState:
+    """The rows of one scale, and what they say."""
+
+    def __init__(self, scale: Scale) -> None:
+        self.scale = scale
+        self.seen = 0
+        self.compared = False
+        self.verdict: Verdict | None = None
+        self._pending: list[Stats] = []
+        self._first: list[Row] = []
+        self._usable = 0
+        self._latest: deque[Excess] = deque(maxlen=max(rung.rows for rung in scale.rungs))
+
+    def observe(self, stats: Stats) -> bool:
+        """Take in a record; return whether it completed a row."""
+        self._pending.append(stats)
+        if len(self._pending) < self.scale.records:
+            return False
+        row = row_of(self._pending, self.scale.least_running)
+        self._pending = []
+        self.seen += 1
+        if row is not None and self.seen > self.scale.warm_up:
+            self.compare(row)
+        return True
+
+    def over(self) -> bool:
+        """Return whether nothing more can come of this scale."""
+        return self.scale.young is not None and self.seen > self.scale.young and self.verdict is None
+
+    def compare(self, row: Row) -> None:
+        """Hold the next row against the reference, and judge."""
+        scale = self.scale
+        self._usable += 1
+        if len(self._first) < scale.most_reference:
+            self._first.append(row)
+        least = min(rung.reference for rung in scale.rungs)
+        size = min(scale.most_reference, max(least, self._usable // REFERENCE))
+        if self._usable <= size:
+            return
+        excess = excess_of(row, self._first[:size])
+        if excess is None:
+            return
+        self.compared = True
+        self._latest.append(excess)
+        self.verdict = next(filter(None, (self._judge(rung, size) for rung in scale.rungs)), None)
+
+    def _judge(self, rung: Rung, reference: int) -> Verdict | None:
+        if len(self._latest) < rung.rows or reference < rung.reference:
+            return None
+        last = list(self._latest)[-rung.rows :]
+        ordered = sorted([one.excess for one in last])
+        if median(ordered) < log(rung.by) or ordered[rung.rows // 5] < log(rung.least):
+            return None
+        token_s = median(sorted([one.row.token_s for one in last]))
+        before_s = median(sorted([one.before_s for one in last]))
+        counts = sorted([one.row.running for one in last])
+        slower, spread = token_s / before_s - 1.0, (counts[-1] - counts[0]) / 2
+        return Verdict(last[0].row.start_s, last[-1].row.end_s, slower, token_s, before_s, median(counts), spread)
