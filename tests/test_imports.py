@@ -85,8 +85,7 @@ MAY_IMPORT = {
     "sqlgate": "rows functions sheet",
     "functions": "",
     "sheet": "rows",
-    "journal": "piece rows",
-    "journal": "envelope piece rows",
+    "journal": "piece rows envelope",
     "docker": "",
     "sidecar": "",
     "chart": "",
@@ -120,9 +119,8 @@ MAY_NAME = {
 
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
-    "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet"
-    "errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve ladder pace "
-    "kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart"
+    "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
+    "pace"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
