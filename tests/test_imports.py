@@ -63,6 +63,7 @@ MAY_IMPORT = {
     "recall": "followed piece rows",
     "trail": "cutter followed piece recall rows source",
     "tail": "followed piece rows source trail",
+    "watch": "",
     "sqlgate": "rows",
     "sidecar": "",
     "chart": "",
@@ -83,6 +84,7 @@ MAY_NAME = {
     "gzip": "source",
     "compression": "source",
     "tqdm": "progress",
+    "watchdog": "watch",
     "time": "clock",
 }
 
@@ -99,7 +101,7 @@ NAMELESS = {"utils", "util", "helpers", "helper", "manager", "base", "common"}
 MOST_LINES_A_FILE = 450
 MOST_LINES_A_FUNCTION = 60
 
-NOT_FOR_HELP = ("duckdb", "nanoarrow", "pydantic", "tqdm", "yaml", "zstandard")
+NOT_FOR_HELP = ("duckdb", "nanoarrow", "pydantic", "tqdm", "watchdog", "yaml", "zstandard")
 
 
 class Source(NamedTuple):
