@@ -34,7 +34,7 @@ class Loss(StrEnum):
 
     GONE = "rotated away before it was read"
     TRUNCATED = "truncated before it was read"
-    COPIED = "perhaps written between copy and truncation"
+    COPIED = "perhaps written after it was copied"
     TOO_LONG = "line too long"
 
 
@@ -97,11 +97,10 @@ class Recall:
                 return place
         return None
 
-    def go_on(self, place: Position) -> None:
-        """Note that a file goes on from there."""
-        lost = self._lost.pop(place, None)
-        if lost is not None:
-            gaps = [Gap(self._log, None, Loss.COPIED, 0)] if lost.loss is Loss.TRUNCATED else []
+    def go_on(self, place: Position, identity: Identity) -> None:
+        """Note that a file goes on from there; another file is a copy, and may lack what was written after it."""
+        if self._lost.pop(place, None) is not None:
+            gaps = [Gap(self._log, None, Loss.COPIED, 0)] if identity != _identity_of(place) else []
             self._went_on.append(Piece(self._log, b"", place._replace(done=True), gaps))
 
     def is_beginning(self, fd: int, size: int) -> bool:
@@ -121,9 +120,10 @@ class Recall:
         """Return the positions that are over, with a gap for each that no file goes on from."""
         pieces, self._went_on = self._went_on, []
         for place, lost in self._lost.items():
-            known = is_read_elsewhere(place)
-            gaps = [] if known else [Gap(self._log, None, lost.loss, 0, lost.lost_bytes)]
-            pieces.append(Piece(self._log, b"", place._replace(done=True), gaps))
+            gap = Gap(self._log, None, lost.loss, 0, lost.lost_bytes)
+            if is_read_elsewhere(place):
+                gap = Gap(self._log, None, Loss.COPIED, 0)
+            pieces.append(Piece(self._log, b"", place._replace(done=True), [gap]))
         self._lost = {}
         return pieces
 

@@ -3,14 +3,16 @@
 What stands in the folder is the truth, looked at every few seconds; a hint from a watcher only makes the next look
 come sooner. Each log has a trail (`kvlogd.trail`) of its present file and of those it was rotated to.
 Promises: each line is handed on once and whole, or its loss is told as a gap; a loud log waits for the quiet ones;
-memory is bounded by one block and one line a file, descriptors by `most_open`.
+memory is bounded by one block and one line a file, descriptors by `most_open` and by half of what the process may.
 """
 
 import errno
 import glob
 import os
 import resource
+import stat
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from kvlogd.followed import Descriptors, Identity
@@ -20,17 +22,25 @@ from kvlogd.source import rotation_of, shown
 from kvlogd.trail import Candidate, Trail, reason
 
 LOOK_S = 2.0
-"""How often the folder is looked at when no hint comes."""
+"""How often it is seen whether the folders or the live files are others than they were, when no hint comes."""
+FULL_LOOK_S = 5.0
+"""How often everything is looked for anew: a pattern may match in folders that are not known yet."""
+TICK_S = 2.0
+"""A folder changed as shortly ago as this may change again without a new mtime."""
+MOST_REMEMBERED = 8
+"""Positions kept of a log that is gone altogether."""
 
 Finder = Callable[[], list[Path]]
 """Returns the paths that a source names, as they are now; some may not exist."""
+
+_rotation_of = lru_cache(maxsize=8192)(rotation_of)
 
 
 def globbed(patterns: Sequence[str]) -> Finder:
     """Return a finder of the files that some patterns match; a pattern without wildcards is a path."""
     plain = [Path(pattern) for pattern in patterns if not glob.has_magic(pattern)]
     wild = [pattern for pattern in patterns if glob.has_magic(pattern)]
-    return lambda: [*plain, *sorted({Path(found) for pattern in wild for found in glob.glob(pattern)})]  # noqa: PTH207
+    return lambda: [*plain, *(Path(p) for p in sorted({p for pattern in wild for p in glob.glob(pattern)}))]  # noqa: PTH207
 
 
 class Tail:
@@ -54,32 +64,41 @@ class Tail:
         self._descriptors = Descriptors(max(1, min(most_open, soft // 2)))
         self._trails: dict[Path, Trail] = {}
         self._turn: list[Trail] = []
-        """Logs that have not had their turn in this round."""
-        self._look_at_s = float("-inf")
+        """Logs that have not had their turn in this round, the last one first."""
+        self._look_at_s = self._full_look_at_s = float("-inf")
+        self._folders: dict[Path, tuple[int, int, int] | None] = {}
+        """What each folder was when it was looked at; None where that says nothing."""
+        self._live: dict[Path, Identity | None] = {}
         self._troubles: dict[Path, str] = {}
+        self._blind: set[Path] = set()
+        """Folders and logs of which not everything can be seen now."""
 
     def hint(self) -> None:
         """Say that files may have come, gone or changed their names."""
-        self._look_at_s = float("-inf")
+        self._look_at_s = self._full_look_at_s = float("-inf")
 
     def folders(self) -> set[Path]:
-        """Return the folders in which the logs stand."""
-        return {base.parent for base in self._trails}
+        """Return the folders in which the logs stand, or will stand."""
+        return set(self._folders)
 
     def poll(self, budget_bytes: int, now_s: float, wall_s: float) -> list[Piece]:
         """Return what is new: a block of each log in turn, until all had one or the budget is used."""
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_S
-            self._look(wall_s)
+            if now_s >= self._full_look_at_s or self._has_changed():
+                self._full_look_at_s = now_s + FULL_LOOK_S
+                self._look(wall_s)
         if not self._turn:
-            self._turn = list(self._trails.values())
+            self._turn = list(reversed(self._trails.values()))
         pieces: list[Piece] = []
         while self._turn and budget_bytes > 0:
-            read = self._turn.pop(0).read(now_s, wall_s)
-            budget_bytes -= sum(len(piece.data) for piece in read)
-            pieces += read
-        if any(trail.wants_look for trail in self._trails.values()):
-            self.hint()
+            trail = self._turn.pop()
+            read = trail.read(now_s, wall_s)
+            if read:
+                budget_bytes -= sum(len(piece.data) for piece in read)
+                pieces += read
+            if trail.wants_look:
+                self.hint()
         return pieces
 
     def health(self) -> list[Health]:
@@ -93,28 +112,43 @@ class Tail:
         for trail in self._trails.values():
             trail.close()
 
+    # --- looking
+
+    def _has_changed(self) -> bool:
+        """Return whether a folder's entries or a live file's identity are not what they were at the last look."""
+        for folder, before in self._folders.items():
+            if before is None or before != _entries_of(folder):
+                return True
+        return any(before != _identity_at(base) for base, before in self._live.items())
+
     def _look(self, wall_s: float) -> None:
-        self._troubles = {}
+        self._troubles, self._blind = {}, set()
         named = self._find()
-        bases = {rotation_of(path)[0] for path in named} | self._trails.keys()
+        bases = {_rotation_of(path)[0] for path in named} | self._trails.keys()
+        self._folders = {folder: _entries_of(folder, wall_s) for folder in {base.parent for base in bases}}
         found: dict[Path, dict[Identity, Candidate]] = {base: {} for base in bases}
         taken: dict[Identity, Path] = {}
-        for path in sorted(named, key=lambda path: path.is_symlink()):
+        for path in sorted(named, key=os.path.islink):
             self._add(found, taken, path, is_named=True)
-        for folder in {base.parent for base in bases}:
+        for folder in self._folders:
             for path in self._rotated(folder, bases):
                 self._add(found, taken, path, is_named=False)
         for base, candidates in found.items():
-            if base not in self._trails and candidates:
-                name = self._named(base)
-                self._trails[base] = Trail(name, self._places.pop(name, ()), self._descriptors)
-            if base in self._trails:
-                is_whole = not self._is_blind(base) and (bool(candidates) or base.parent.is_dir())
-                self._troubles |= self._trails[base].reconcile(list(candidates.values()), wall_s, is_whole=is_whole)
+            self._reconcile(base, list(candidates.values()), wall_s)
+        self._live = {base: _identity_at(base) for base in self._trails}
 
-    def _is_blind(self, base: Path) -> bool:
-        """Return whether there may be files of a log that cannot be seen now."""
-        return any(base == rotation_of(path)[0] or base.parent == path for path in self._troubles)
+    def _reconcile(self, base: Path, candidates: list[Candidate], wall_s: float) -> None:
+        trail = self._trails.get(base)
+        if trail is None:
+            if not candidates:
+                return
+            name = self._named(base)
+            trail = self._trails[base] = Trail(name, self._places.pop(name, ()), self._descriptors)
+        is_whole = base not in self._blind and base.parent not in self._blind
+        self._troubles |= trail.reconcile(candidates, wall_s, is_whole=is_whole)
+        if is_whole and not candidates and trail.is_over:
+            self._places[trail.name] = trail.recall.remembered()[-MOST_REMEMBERED:]
+            del self._trails[base]
 
     def _rotated(self, folder: Path, bases: set[Path]) -> list[Path]:
         """Return the files of a folder that are rotations of one of the logs."""
@@ -124,23 +158,47 @@ class Tail:
         except OSError as error:
             if error.errno != errno.ENOENT:
                 self._troubles[folder] = reason(error)
+                self._blind.add(folder)
             return []
-        return [path for path in paths if path not in bases and rotation_of(path)[0] in bases]
+        return [path for path in paths if path not in bases and _rotation_of(path)[0] in bases]
 
     def _add(
         self, found: dict[Path, dict[Identity, Candidate]], taken: dict[Identity, Path], path: Path, *, is_named: bool
     ) -> None:
         """Add a file to those of its log, unless it is the same file as one of another log: a link to it."""
-        base, rotation = rotation_of(path)
+        base, rotation = _rotation_of(path)
         if rotation.packed:
             if is_named:
                 self._troubles[path] = "compressed files are not followed: give them to kvlogd replay"
             return
         try:
-            candidate = Candidate(path, path.stat(), is_named, rotation)
+            candidate = Candidate(path, os.stat(path), is_named, rotation)  # noqa: PTH116
         except OSError as error:
             if error.errno != errno.ENOENT:
                 self._troubles[path] = reason(error)
+                if error.errno != errno.ELOOP:
+                    self._blind.add(base)
             return
-        if taken.setdefault(candidate.identity, base) == base:
+        if not stat.S_ISREG(candidate.status.st_mode):
+            if is_named:
+                self._troubles[path] = reason(OSError(errno.EISDIR, ""))
+        elif taken.setdefault(candidate.identity, base) == base:
             found[base].setdefault(candidate.identity, candidate)
+
+
+def _entries_of(folder: Path, wall_s: float | None = None) -> tuple[int, int, int] | None:
+    """Return what changes when a file comes, goes or is renamed; None where it may change unseen after `wall_s`."""
+    try:
+        status = os.stat(folder)  # noqa: PTH116
+    except OSError:
+        return (0, 0, 0)
+    if wall_s is not None and wall_s - status.st_mtime < TICK_S:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def _identity_at(path: Path) -> Identity | None:
+    try:
+        return Identity.of(os.stat(path))  # noqa: PTH116
+    except OSError:
+        return None

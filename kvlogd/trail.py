@@ -73,6 +73,11 @@ class Trail:
         """Positions and gaps without data, for the next turn."""
         self._trouble = ""
 
+    @property
+    def is_over(self) -> bool:
+        """Return whether nothing is followed, and nothing is left to tell."""
+        return not self.files and not self._waiting
+
     # --- looking
 
     def reconcile(self, found: Sequence[Candidate], wall_s: float, *, is_whole: bool = True) -> dict[Path, str]:
@@ -193,15 +198,18 @@ class Trail:
         """Return from which byte on a file is to be read, its size for "not at all"; None leaves that open."""
         size, is_live = status.st_size, candidate.rotation.rank == _LIVE
         least = at_least.offset if at_least is not None else 0
+        if not is_live:
+            if size == 0 or self._is_copy_of_live(fd, size):
+                return None
+            if self._is_copy_of_read(fd, size, candidate.identity):
+                return size
         place = self.recall.find(fd, size, is_live=is_live)
         if place is not None and place.offset > least:
-            self.recall.go_on(place)
+            self.recall.go_on(place, candidate.identity)
             return place.offset
         if is_live:
             return max(least, self._end_of_twin(fd, size))
-        if size == 0 or self._is_copy_of_live(fd, size):
-            return None
-        if self._is_copy_of_read(fd, size, candidate.identity) or self.recall.is_beginning(fd, size):
+        if self.recall.is_beginning(fd, size):
             return size
         if any(_is_cut(file) for file in self.files):  # since this look began: then it may be a copy after all
             self.wants_look = True
@@ -331,10 +339,11 @@ def reason(error: OSError) -> str:
     """Return why a file cannot be read, and what to do about it, without its name."""
     mends = {
         errno.EACCES: "let kvlogd's user read it, e.g. through the group adm",
-        errno.EISDIR: "only regular files are followed",
         errno.ELOOP: "its links lead in a circle",
         errno.EMFILE: "raise LimitNOFILE= of the unit",
     }
+    if error.errno == errno.EISDIR:
+        return "not a regular file: only those are followed"
     return ": ".join(filter(None, (os.strerror(error.errno or 0), mends.get(error.errno or 0, ""))))
 
 

@@ -87,6 +87,8 @@ MAY_IMPORT = {
     "sheet": "rows",
     "journal": "piece rows envelope",
     "docker": "",
+    "watch": "",
+    "sqlgate": "rows",
     "sidecar": "",
     "chart": "",
     "report": "chart notice outcome quantity rules rows store",
@@ -113,6 +115,7 @@ MAY_NAME = {
     "gzip": "source",
     "compression": "source",
     "tqdm": "progress",
+    "watchdog": "watch",
     "time": "clock",
     "subprocess": "journal snapshot",
 }
@@ -134,7 +137,7 @@ NAMELESS = {"utils", "util", "helpers", "helper", "manager", "base", "common"}
 MOST_LINES_A_FILE = 450
 MOST_LINES_A_FUNCTION = 60
 
-NOT_FOR_HELP = ("duckdb", "nanoarrow", "pydantic", "tqdm", "yaml", "zstandard")
+NOT_FOR_HELP = ("duckdb", "nanoarrow", "pydantic", "tqdm", "watchdog", "yaml", "zstandard")
 
 
 class Source(NamedTuple):
