@@ -6,6 +6,8 @@ Promises names, types and units to people who write SQL. Imports no database; `p
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from kvlogd import minutes
+
 SCHEMA_VERSION = 2
 
 
@@ -220,18 +222,60 @@ GAPS = Table(
         Column("until", "TIMESTAMPTZ", "when reading went on, where the gap is one of time"),
     ),
 )
+MINUTES = Table(
+    "minutes",
+    "One row an engine, life and minute, made of the samples and kept longer than they are.",
+    (
+        Column("minute", "TIMESTAMPTZ", "start of the minute", required=True),
+        _ENGINE,
+        _RUN,
+        Column("n", "BIGINT", "records in the minute", required=True),
+        Column("kv_usage_min", "DOUBLE", "smallest share of blocks in use, 0..1"),
+        Column("kv_usage_avg", "DOUBLE", "mean share of blocks in use, 0..1"),
+        Column("kv_usage_max", "DOUBLE", "largest share of blocks in use, 0..1"),
+        Column("running_min", "BIGINT", "smallest number of running requests"),
+        Column("running_avg", "DOUBLE", "mean number of running requests"),
+        Column("running_max", "BIGINT", "largest number of running requests"),
+        Column("waiting_min", "BIGINT", "smallest number of waiting requests"),
+        Column("waiting_avg", "DOUBLE", "mean number of waiting requests"),
+        Column("waiting_max", "BIGINT", "largest number of waiting requests"),
+        Column("prompt_tps_avg", "DOUBLE", "mean prompt throughput, tokens/s"),
+        Column("generation_tps_avg", "DOUBLE", "mean generation throughput, tokens/s"),
+        Column("preemptions", "BIGINT", "preemptions in the minute"),
+        Column("prefix_hit_rate_avg", "DOUBLE", "mean of prefix_hit_rate, 0..1"),
+    ),
+)
+EXPORTS = Table(
+    "exports",
+    "Which day of which table lies in the export folder as a Parquet file.",
+    (
+        Column("name", "VARCHAR", "name of the table", required=True),
+        Column("day", "DATE", "day of the rows' ts, UTC", required=True),
+        Column("n", "BIGINT", "rows in the file", required=True),
+    ),
+)
 META = Table(
     "meta",
     "Facts about the store itself.",
     (
-        Column("key", "VARCHAR", "name of the fact: schema_version", required=True),
+        Column(
+            "key",
+            "VARCHAR",
+            "name of the fact: schema_version, raw_from (Unix seconds; older samples are in minutes alone)",
+            required=True,
+        ),
         Column("value", "VARCHAR", "its value"),
     ),
     key=("key",),
 )
 TABLES = (
-    ENGINES, RUNS, SAMPLES, EVENTS, GPU_SAMPLES, HOST_SAMPLES, ALERTS, ALERT_EVENTS, POSITIONS, MEMORIES, GAPS, META,
+    ENGINES, RUNS, SAMPLES, EVENTS, GPU_SAMPLES, HOST_SAMPLES, ALERTS, ALERT_EVENTS, POSITIONS, MEMORIES, GAPS,
+    MINUTES, EXPORTS, META,
 )  # fmt: skip
+RAW = (SAMPLES, EVENTS, GPU_SAMPLES, HOST_SAMPLES)
+"""What is kept for `keep_raw` only."""
+EXPORTED = (*RAW, ALERT_EVENTS)
+"""What is written to a Parquet file each day."""
 
 _KV = View(
     "kv",
@@ -253,7 +297,7 @@ FROM samples s LEFT JOIN runs r ON r.run_id = s.run_id LEFT JOIN engines e ON e.
 )
 _ENGINE_MINUTES = View(
     "engine_minutes",
-    "The samples, one row an engine and minute.",
+    "The samples, one row an engine and minute; reaches further back than they do.",
     (
         Column("minute", "TIMESTAMPTZ", "start of the minute"),
         Column("engine_id", "UINTEGER", "engine, see engines"),
@@ -267,12 +311,15 @@ _ENGINE_MINUTES = View(
         Column("prompt_tps_avg", "DOUBLE", "mean prompt throughput, tokens/s"),
         Column("generation_tps_avg", "DOUBLE", "mean generation throughput, tokens/s"),
     ),
-    """SELECT time_bucket(INTERVAL 1 MINUTE, s.ts) AS minute, s.engine_id, any_value(e.label) AS engine, count(*) AS n,
-  min(s.kv_usage) AS kv_usage_min, avg(s.kv_usage) AS kv_usage_avg, max(s.kv_usage) AS kv_usage_max,
-  avg(s.running) AS running_avg, avg(s.waiting) AS waiting_avg,
-  avg(s.prompt_tps) AS prompt_tps_avg, avg(s.generation_tps) AS generation_tps_avg
-FROM samples s LEFT JOIN engines e ON e.engine_id = s.engine_id
-GROUP BY ALL""",
+    f"""SELECT m.minute, m.engine_id, any_value(e.label) AS engine, sum(n)::BIGINT AS n,
+  min(kv_usage_min) AS kv_usage_min, {minutes.mean("kv_usage")}, max(kv_usage_max) AS kv_usage_max,
+  {minutes.mean("running")}, {minutes.mean("waiting")}, {minutes.mean("prompt_tps")}, {minutes.mean("generation_tps")}
+FROM (
+  SELECT * FROM minutes
+  UNION ALL
+  {minutes.of_samples("ts >= (SELECT coalesce(max(minute) + INTERVAL 1 MINUTE, '-infinity') FROM minutes)")}
+) m LEFT JOIN engines e ON e.engine_id = m.engine_id
+GROUP BY m.minute, m.engine_id""",  # noqa: S608
 )
 _ALERT_HISTORY = View(
     "alert_history",
@@ -305,6 +352,12 @@ def create(table: Table) -> Iterator[str]:
     yield from _comments("TABLE", table)
 
 
+def show(view: View) -> Iterator[str]:
+    """Yield the statements that make one view, comments included."""
+    yield f"CREATE VIEW {view.name} AS {view.query}"
+    yield from _comments("VIEW", view)
+
+
 def extend(table: Table, *names: str) -> Iterator[str]:
     """Yield the statements that add the named columns to a table that is there."""
     for column in table.columns:
@@ -318,8 +371,7 @@ def ddl() -> Iterator[str]:
     for table in TABLES:
         yield from create(table)
     for view in VIEWS:
-        yield f"CREATE VIEW {view.name} AS {view.query}"
-        yield from _comments("VIEW", view)
+        yield from show(view)
 
 
 def migrations() -> Mapping[int, Sequence[str]]:
@@ -334,6 +386,10 @@ def migrations() -> Mapping[int, Sequence[str]]:
             *extend(POSITIONS, "head", "marker", "cursor", "done", "seen"),
             *extend(GAPS, "lost_bytes", "until"),
             *create(MEMORIES),
+            *create(MINUTES),
+            *create(EXPORTS),
+            "DROP VIEW engine_minutes",
+            *show(_ENGINE_MINUTES),
         )
     }
 
@@ -341,33 +397,6 @@ def migrations() -> Mapping[int, Sequence[str]]:
 def upgrade(found: int, migrations: Mapping[int, Sequence[str]]) -> list[str]:
     """Return the statements that lift a store of version `found` to SCHEMA_VERSION; raises KeyError where one lacks."""
     return [statement for version in range(found, SCHEMA_VERSION) for statement in migrations[version]]
-
-
-def select(table: Table) -> str:
-    """Return the query for all rows of a table, times as Unix seconds."""
-    columns = (f"epoch({c.name})" if c.type == "TIMESTAMPTZ" else c.name for c in table.columns)
-    return f"SELECT {', '.join(columns)} FROM {table.name}"  # noqa: S608
-
-
-def insert(table: Table, values: Mapping[str, str], source: str) -> str:
-    """Return the statement that adds what `source` holds; `values` gives the SQL for each column that it has."""
-    return f"INSERT INTO {table.name} ({', '.join(values)}) SELECT {', '.join(values.values())} FROM {source}"  # noqa: S608
-
-
-def add(table: Table) -> str:
-    """Return the statement that adds one row; its parameters are the columns, times as Unix seconds."""
-    return f"INSERT INTO {table.name} VALUES ({', '.join(map(_parameter, table.columns))})"  # noqa: S608
-
-
-def update(table: Table) -> str:
-    """Return the statement that replaces the row with the same key; its parameters are the columns, then the key."""
-    values = ", ".join(f"{column.name} = {_parameter(column)}" for column in table.columns)
-    same = " AND ".join(f"{name} IS NOT DISTINCT FROM ?" for name in table.key)
-    return f"UPDATE {table.name} SET {values} WHERE {same}"  # noqa: S608
-
-
-def _parameter(column: Column) -> str:
-    return "to_timestamp(?::DOUBLE)" if column.type == "TIMESTAMPTZ" else f"?::{column.type}"
 
 
 def markdown() -> str:

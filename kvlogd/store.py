@@ -18,13 +18,12 @@ from typing import Any, Self
 
 import duckdb
 
-from kvlogd import disk, lock, migration, schema, snapshot, transaction
+from kvlogd import disk, export, lock, migration, schema, snapshot, transaction
 from kvlogd.errors import StoreError
 from kvlogd.history import History
 from kvlogd.lease import Lease
 from kvlogd.rows import Answer, Batch
 
-EXPORT_FOLDER = "export"
 _CHUNK_ROWS = 4096
 _CHECKPOINT_TRIES = 20
 _CHECKPOINT_WAIT_S = 0.01
@@ -140,6 +139,7 @@ class Store(History):
 
     def copy_out(self, select: str, target: Path) -> None:
         """Write the rows of a query of our own to a Parquet file in the export folder. Raises StoreError."""
+        disk.refuse_when_full(self.path)
         options = "FORMAT parquet, COMPRESSION zstd"
         with self._lease() as lease, self._reading(lease) as cursor, disk.private_files():
             cursor.execute(f"COPY ({select}) TO {schema.quoted(str(target))} ({options})")
@@ -317,9 +317,9 @@ def _connect(path: Path, read_only: bool) -> duckdb.DuckDBPyConnection:
         with disk.private_files():
             # absolute, so that no prefix such as `md:` is taken for a service
             con = duckdb.connect(str(path.absolute()), read_only=read_only, config=_CONFIG)
-        export = schema.quoted(str(path.absolute().parent.resolve() / EXPORT_FOLDER))
+        folder = schema.quoted(str(export.folder_of(path)))
         for setting in (*_SETTINGS, *_FENCE):
-            con.execute(setting.format(export=export))
+            con.execute(setting.format(export=folder))
     except duckdb.Error as error:
         raise _open_error(path, error) from error
     return con

@@ -6,7 +6,7 @@ Knows SQL and the columns, and no database: a connection is what can execute and
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from kvlogd import arrow, rows, schema
+from kvlogd import arrow, rows, schema, statements
 from kvlogd.model import AlertKey, Stats
 from kvlogd.rows import Batch
 
@@ -68,7 +68,7 @@ def _append(con: Connection, table: schema.Table, records: Sequence[tuple[Any, .
 def _insert(con: Connection, table: schema.Table, columns: Mapping[str, Sequence[Any]]) -> None:
     stream, values = arrow.incoming(table, columns)
     con.register(_IN, stream)
-    con.execute(schema.insert(table, values, _IN))
+    con.execute(statements.insert(table, values, _IN))
     con.unregister(_IN)
 
 
@@ -76,9 +76,9 @@ def _replace(con: Connection, table: schema.Table, records: Sequence[tuple[Any, 
     # Few rows, so one statement each; MERGE costs eight times as much, and a primary key is not worth its index.
     at = [index for index, column in enumerate(table.columns) if column.name in table.key]
     for record in records:
-        changed = con.execute(schema.update(table), [*record, *(record[i] for i in at)]).fetchone()
+        changed = con.execute(statements.update(table), [*record, *(record[i] for i in at)]).fetchone()
         if changed == (0,):
-            con.execute(schema.add(table), list(record))
+            con.execute(statements.add(table), list(record))
 
 
 def _forget(con: Connection, keys: Sequence[AlertKey]) -> None:

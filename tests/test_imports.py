@@ -53,17 +53,23 @@ MAY_IMPORT = {
     "notice": "quantity",
     "outcome": "",
     "tell": "notice outcome quantity rules",
-    "schema": "",
+    "minutes": "",
+    "schema": "minutes",
+    "statements": "schema",
     "arrow": "schema",
     "rows": "alerts schema",
     "lock": "",
-    "transaction": "alerts arrow rows schema",
+    "transaction": "alerts arrow rows schema statements",
     "lease": "",
     "disk": "",
-    "history": "alerts rows schema",
+    "history": "alerts rows schema statements",
     "migration": "disk schema transaction",
     "snapshot": "disk lock",
-    "store": "disk history lease lock migration rows schema snapshot transaction",
+    "days": "",
+    "rollup": "days minutes",
+    "export": "days rollup schema",
+    "retention": "days export rollup schema",
+    "store": "disk export history lease lock migration rows schema snapshot transaction",
     "piece": "rows",
     "clock": "",
     "stream": "envelope grammar parse piece pipeline rows scan stamp",
@@ -124,6 +130,9 @@ PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
     "pace"
+    "errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve ladder kinds "
+    "kinds.* alerts notice evaluate pipeline outcome tell minutes schema statements rows chart days "
+    "rollup"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
