@@ -94,7 +94,6 @@ MAY_IMPORT = {
     "journal": "piece rows envelope",
     "docker": "",
     "watch": "",
-    "sqlgate": "rows",
     "sidecar": "",
     "chart": "",
     "report": "chart notice outcome quantity rules rows store",
@@ -129,10 +128,7 @@ MAY_NAME = {
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
-    "pace"
-    "errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve ladder kinds "
-    "kinds.* alerts notice evaluate pipeline outcome tell minutes schema statements rows chart days "
-    "rollup"
+    "pace minutes statements days rollup"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
