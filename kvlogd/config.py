@@ -133,6 +133,8 @@ class Config(_Frozen):
     """The whole file."""
 
     sources: tuple[SourceConfig, ...] = (SourceConfig(name="vllm", files=("/var/log/vllm/*.log",)),)
+    watch: bool = True
+    """Whether inotify tells of new and rotated files at once; without it they are found within seconds."""
     gpu: SamplerConfig = SamplerConfig()
     host: SamplerConfig = SamplerConfig()
     store: StoreConfig = StoreConfig()

@@ -58,6 +58,15 @@ class ContainerTail:
             for place in gone
         ]
 
+    def hint(self) -> None:
+        """Say that files may have come, gone or changed their names."""
+        for tail in self._tails.values():
+            tail.hint()
+
+    def folders(self) -> set[Path]:
+        """Return the folders of the containers."""
+        return set(self._tails)
+
     def health(self) -> list[Health]:
         """Return how the logs fare."""
         found = [health for tail in self._tails.values() for health in tail.health()]

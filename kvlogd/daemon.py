@@ -12,13 +12,16 @@ from kvlogd.clock import Clock, Waker
 from kvlogd.endpoint import Endpoint, Hands
 from kvlogd.errands import Errands
 from kvlogd.errors import KvlogdError, StoreError
+from kvlogd.herald import Herald, status_line
 from kvlogd.intake import Intake
 from kvlogd.overview import status_of
+from kvlogd.retention import Keep, tend
 from kvlogd.setup import Setup, load_setup
 from kvlogd.status import Mode, to_json
 from kvlogd.store import Store
 from kvlogd.systemd import Notifier
 from kvlogd.voice import Level, Voice
+from kvlogd.watch import Watch
 
 POLL_S = 0.5
 """How often files are looked at while nothing comes."""
@@ -26,7 +29,8 @@ COMMIT_S = 5.0
 COMMIT_RECORDS = 20_000
 """A commit costs about 12 ms however small it is: few at rest, large ones for a backlog."""
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
-CHECKPOINT_S = 1800.0
+TEND_S, REPORT_S = 3600.0, 10.0
+"""How often old rows are looked after, and how often it is said how the logs fare."""
 FLUSH_S, STATUS_S = 1.0, 5.0
 """How long a query waits for what was read to be stored, and a status for the loop."""
 
@@ -43,7 +47,11 @@ class Daemon:
         self._waker = waker
         self._notifier = notifier
         self._voice = voice
-        self._committed_s = self._checkpointed_s = clock.monotonic_s()
+        self._herald = Herald(voice)
+        self._watch = Watch(self._stirred)
+        self._is_stirred = False
+        self._committed_s = self._tended_s = clock.monotonic_s()
+        self._reported_s = float("-inf")
         self._retry_at_s, self._retry_s = float("-inf"), RETRY_S
         self._stop_wanted = self._reload_wanted = False
         self._errands = Errands(waker.wake)
@@ -59,6 +67,10 @@ class Daemon:
     def reload(self) -> None:
         """Read config and rules again at the next turn."""
         self._reload_wanted = True
+        self._waker.wake()
+
+    def _stirred(self) -> None:
+        self._is_stirred = True
         self._waker.wake()
 
     def flush(self) -> None:
@@ -85,6 +97,7 @@ class Daemon:
                 self._commit(self._clock.monotonic_s(), is_last=True)
             finally:
                 self._let_go()
+                self._watch.close()
 
     def _socket(self, store: Path) -> Path:
         return wire.place(store, self.setup.config.store.socket, os.environ)
@@ -94,7 +107,7 @@ class Daemon:
 
     def _status(self) -> Mapping[str, object]:
         path, complaints = self.setup.config.store.path, self._voice.complaints()
-        known = status_of(self.intake, path, complaints, Mode.POLLING, self._started_s, self._clock.wall_s())
+        known = status_of(self.intake, path, complaints, self._mode(), self._started_s, self._clock.wall_s())
         return to_json(known)
 
     def _turn(self) -> bool:
@@ -104,11 +117,13 @@ class Daemon:
             self._reload(now_s)
         if self.intake is None and not self._begin(now_s, wall_s):
             return False
-        busy = self.intake is not None and self.intake.poll(now_s, wall_s)
+        busy = self._read(now_s, wall_s)
         if self._is_commit_due(now_s):
             self._commit(now_s)
-        if now_s - self._checkpointed_s >= CHECKPOINT_S:
-            self._checkpoint(now_s)
+        if now_s - self._tended_s >= TEND_S:
+            self._tend(now_s, wall_s)
+        if now_s - self._reported_s >= REPORT_S:
+            self._report(now_s, wall_s)
         self._errands.run()
         self._notifier.alive()
         return busy
@@ -123,6 +138,14 @@ class Daemon:
             self._store_failed(error, now_s)
             return False
         return True
+
+    def _read(self, now_s: float, wall_s: float) -> bool:
+        if self.intake is None:
+            return False
+        if self._is_stirred:
+            self._is_stirred = False
+            self.intake.hint()
+        return self.intake.poll(now_s, wall_s)
 
     def _is_commit_due(self, now_s: float) -> bool:
         if self.intake is None:
@@ -139,6 +162,7 @@ class Daemon:
         except StoreError as error:
             self._store_failed(error, now_s)
             return
+        self._herald.stored(batch, self._clock.wall_s())
         self._committed_s, self._retry_s = now_s, RETRY_S
         self._voice.relent("store")
 
@@ -149,13 +173,33 @@ class Daemon:
         self._retry_at_s = now_s + self._retry_s
         self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_S)
 
-    def _checkpoint(self, now_s: float) -> None:
-        self._checkpointed_s = now_s
+    def _tend(self, now_s: float, wall_s: float) -> None:
+        """Look after what is old, once an hour."""
+        self._tended_s = now_s
+        if self.store is None:
+            return
+        keeping = self.setup.config.store
         try:
-            if self.store is not None:
-                self.store.checkpoint()
+            tend(self.store, wall_s, Keep(keeping.keep_raw, keeping.keep_minutes))
         except StoreError as error:
-            self._store_failed(error, now_s)
+            self._voice.complain("store upkeep", str(error), now_s, wall_s)
+        else:
+            self._voice.relent("store upkeep")
+
+    def _report(self, now_s: float, wall_s: float) -> None:
+        """Say how the logs fare, to systemd and where something is wrong."""
+        self._reported_s = now_s
+        if self.intake is None:
+            self._notifier.status("the store fails: see the journal")
+            return
+        health = self.intake.health()
+        self._herald.fares(health, now_s, wall_s)
+        self._watch.follow(self.intake.folders() if self.setup.config.watch else set(), now_s)
+        behind = sum(one.behind_bytes or 0 for one in health)
+        self._notifier.status(status_line(*self.intake.totals(), len(health), behind, self._mode()))
+
+    def _mode(self) -> Mode:
+        return Mode(self._watch.mode) if self.setup.config.watch else Mode.POLLING
 
     def _reload(self, now_s: float) -> None:
         """Take up a changed config and changed rules; the old ones live on where the new ones are wrong."""

@@ -1,6 +1,7 @@
 """One source of the config at work: its tailer, and a stream for each log that the tailer finds."""
 
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 from kvlogd.piece import Health, Tailer
 from kvlogd.stream import Reaped, Stream
@@ -55,6 +56,14 @@ class Feed:
     def pending(self) -> int:
         """Return how many records wait to be harvested."""
         return sum(stream.pending() for stream in self.streams.values())
+
+    def hint(self) -> None:
+        """Say that files may have come, gone or changed their names."""
+        self._tailer.hint()
+
+    def folders(self) -> set[Path]:
+        """Return the folders in which its files come and go."""
+        return self._tailer.folders()
 
     def health(self) -> list[Health]:
         """Return how its logs fare."""

@@ -12,7 +12,7 @@ from kvlogd.config import SourceConfig
 from kvlogd.container import ContainerTail
 from kvlogd.feed import Feed
 from kvlogd.journal import Journal
-from kvlogd.model import AlertEvent
+from kvlogd.model import AlertEvent, AlertState
 from kvlogd.piece import Health, Tailer
 from kvlogd.pipeline import Harvest
 from kvlogd.revival import Revival
@@ -69,6 +69,22 @@ class Intake:
     def health(self) -> list[Health]:
         """Return how all logs fare."""
         return [health for feed in self.feeds for health in feed.health()]
+
+    def totals(self) -> tuple[int, int]:
+        """Return how many engines are alive, and how many alerts fire."""
+        pipelines = [stream.pipeline for feed in self.feeds for stream in feed.streams.values()]
+        standings = [standing for pipeline in pipelines for _, _, _, standing in pipeline.at_work() if standing]
+        firing = sum(standing.state is AlertState.FIRING for standing in standings)
+        return sum(len(pipeline.tracks()) for pipeline in pipelines), firing
+
+    def folders(self) -> set[Path]:
+        """Return the folders in which logs may come and go."""
+        return {folder for feed in self.feeds for folder in feed.folders()}
+
+    def hint(self) -> None:
+        """Say that something came or went in one of the folders."""
+        for feed in self.feeds:
+            feed.hint()
 
     def close(self) -> None:
         """Let go of all files and children."""

@@ -94,6 +94,13 @@ class Journal:
             self._ended(status, child.said, now_s)
         return pieces
 
+    def hint(self) -> None:
+        """Do nothing: journalctl itself follows."""
+
+    def folders(self) -> set[Path]:
+        """Return none: there are no files to follow."""
+        return set()
+
     def health(self) -> list[Health]:
         """Return how the journal fares."""
         if self._trouble is not None:

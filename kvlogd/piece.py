@@ -1,6 +1,7 @@
 """What the tailers hand on: whole lines of one log, with the place from which reading goes on once they are stored."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from kvlogd.model import Gap
@@ -40,6 +41,14 @@ class Tailer(Protocol):
 
     def poll(self, budget_bytes: int, now_s: float, wall_s: float) -> list[Piece]:
         """Return what is new, about `budget_bytes` at most; `now_s` is monotonic time, `wall_s` the host's clock."""
+        ...
+
+    def hint(self) -> None:
+        """Say that files may have come, gone or changed their names."""
+        ...
+
+    def folders(self) -> set[Path]:
+        """Return the folders in which its files come and go."""
         ...
 
     def health(self) -> list[Health]:
