@@ -195,7 +195,8 @@ class Endpoint:
             self._answer(peer)
             self._count(answered=1)
         except KvlogdError as error:
-            self._count(refused=1)
+            # a query that was ended because its asker went is nobody's fault
+            self._count(dropped=1) if peer.gone else self._count(refused=1)
             self._tell(peer, error)
         except OSError:
             self._count(dropped=1)
