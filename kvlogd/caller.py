@@ -31,6 +31,8 @@ class Caller:
         self.done = False
         """Its thread has finished with it."""
         self.thread: threading.Thread | None = None
+        self.why: KvlogdError | None = None
+        """Why its query was ended, where it was us who did it."""
         self._stop: Callable[[], None] | None = None
         self._guard = threading.Lock()
         connection.settimeout(_STALL_S)
@@ -78,9 +80,17 @@ class Caller:
     def hang_up(self) -> None:
         """End what is done for it: nobody wants the answer."""
         self.gone = True
+        self._end(None)
+
+    def end(self, why: KvlogdError) -> None:
+        """End its query, where one runs, and tell it why."""
+        self._end(why)
+
+    def _end(self, why: KvlogdError | None) -> None:
         with self._guard:
             stop = self._stop
         if stop is not None:
+            self.why = self.why or why
             stop()
 
 

@@ -26,6 +26,8 @@ from kvlogd.wire import Kind
 
 MOST_QUERIES = 2
 MOST_CALLERS = 16
+MOST_SPILL_BYTES = 640 * 2**20
+"""At 1 GB DuckDB refuses memory to everybody, and the daemon's own commits would fail with the query."""
 WAIT_S = 10.0
 _LIFE_S = {Kind.SQL: sqlgate.LIMIT_S + WAIT_S + 5, Kind.STATUS: 15.0, Kind.ALERTS: 30.0, Kind.SNAPSHOT: 900.0}
 _CHUNK_ROWS = 256
@@ -141,10 +143,14 @@ class Endpoint:
                 self._tend(_TICK_S)
 
     def _round(self) -> None:
-        leaving = any(peer.gone for peer in self._callers.values())
-        for fd in self._tend(_TICK_S if leaving else None, self._listener.fileno()):
+        # nothing to look after: sleep until somebody comes
+        for fd in self._tend(_TICK_S if self._callers else None, self._listener.fileno()):
             if fd == self._listener.fileno():
                 self._accept()
+        if self._callers and _spilled(self._hands.store.path) > MOST_SPILL_BYTES:
+            what = f"the query wrote more than {MOST_SPILL_BYTES >> 20} MiB of what memory could not hold"
+            for peer in self._callers.values():
+                peer.end(StoreError(what, mend="narrow it down, by time for instance"))
 
     def _tend(self, timeout_s: float | None, *listening: int) -> list[int]:
         """Wait for something to happen, end what nobody waits for, and close what is done."""
@@ -195,8 +201,9 @@ class Endpoint:
             self._answer(peer)
             self._count(answered=1)
         except KvlogdError as error:
-            self._count(refused=1)
-            self._tell(peer, error)
+            # a query that was ended because its asker went is nobody's fault
+            self._count(dropped=1) if peer.gone else self._count(refused=1)
+            self._tell(peer, peer.why or error)
         except OSError:
             self._count(dropped=1)
         except Exception as error:  # noqa: BLE001  # the next caller is served all the same
@@ -315,6 +322,16 @@ class Endpoint:
         self._count(faults=1)
         with self._counting:
             self._health = self._health._replace(last_fault=f"{type(error).__name__}{where}")
+
+
+def _spilled(store: Path) -> int:
+    """Return the bytes that queries have put aside on disk, in the folder that DuckDB makes beside the store."""
+    size = 0
+    with contextlib.suppress(OSError), os.scandir(f"{store}.tmp") as found:
+        for entry in found:
+            with contextlib.suppress(OSError):
+                size += entry.stat(follow_symlinks=False).st_size
+    return size
 
 
 def _send_chunks(peer: Caller, name: str, items: Iterable[object]) -> int:

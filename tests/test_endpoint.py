@@ -182,9 +182,17 @@ BOMBS = [
 @pytest.mark.parametrize("sql", BOMBS)
 def test_a_bomb_ends_by_itself(served: Endpoint, sql: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlgate, "LIMIT_S", 3.0)
-    with pytest.raises(StoreError, match=r"Out of Memory|longer than 3 s|max_temp_directory_size") as caught:
+    with pytest.raises(StoreError, match=r"Out of Memory|longer than 3 s|wrote more than") as caught:
         rows(served, sql)
     assert "\n" not in str(caught.value)
+    assert rows(served, "SELECT count(*) FROM samples") == [(3,)]
+
+
+@needs_stop
+def test_a_query_ends_before_it_takes_the_daemons_own_space(served: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "MOST_SPILL_BYTES", 2**20)
+    with pytest.raises(StoreError, match=r"^the query wrote more than 1 MiB of what memory could not hold: narrow it"):
+        rows(served, "SELECT * FROM range(100000000) ORDER BY hash(range)")
     assert rows(served, "SELECT count(*) FROM samples") == [(3,)]
 
 
