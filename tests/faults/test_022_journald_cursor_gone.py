@@ -48,7 +48,7 @@ def test_the_entry_at_the_cursor_was_vacuumed(fake: FakeJournal, opened: list[Jo
     ours.tailer.close()
     again = resumed(fake, opened, last.cursor, last.seen_s).rest()
     assert (again.numbers, again.gaps) == ([], [])
-    assert len(fake.calls()) == 4
+    assert len(fake.calls()) <= 4  # two lives each: no loop
 
 
 def test_all_was_vacuumed_and_the_unit_logs_again_later(fake: FakeJournal, opened: list[Journal]) -> None:
