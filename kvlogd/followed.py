@@ -177,6 +177,11 @@ class Followed:
         return self._cutter.line_at
 
     @property
+    def read_to(self) -> int:
+        """Which byte is read next: behind `offset` where a line is not whole yet."""
+        return self._cutter.read_to
+
+    @property
     def behind_bytes(self) -> int:
         """How many bytes are there and not read."""
         return max(0, self.size - self._cutter.read_to)
@@ -196,6 +201,16 @@ class Followed:
         if (status.st_size, status.st_mtime_ns) == self.stamp:
             return False
         return os.pread(self.opened(), len(self._seen), read_to - len(self._seen)) != self._seen
+
+    def is_at_rest(self) -> bool:
+        """Return whether all is read, for sure and cheaply, of the file that vLLM writes to."""
+        if self.fd is None or self.quiet_since_s is None or not self.is_live:
+            return False
+        try:
+            status = os.fstat(self.fd)
+        except OSError:
+            return False
+        return (status.st_size, status.st_mtime_ns) == self.stamp
 
     def look(self, now_s: float) -> Turn:
         """Return whether there is something to read, without reading it. Raises OSError."""

@@ -14,17 +14,20 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from kvlogd.followed import Descriptors, Identity
 from kvlogd.piece import Health, Piece
 from kvlogd.rows import Position
-from kvlogd.source import rotation_of, shown
+from kvlogd.source import Rotation, rotation_of, shown
 from kvlogd.trail import Candidate, Trail, reason
 
 LOOK_S = 2.0
 """How often it is seen whether the folders or the live files are others than they were, when no hint comes."""
-FULL_LOOK_S = 5.0
-"""How often everything is looked for anew: a pattern may match in folders that are not known yet."""
+FIND_S = 5.0
+"""How often the patterns are tried again: they may match in folders that are not known yet. Troubles, too."""
+FULL_LOOK_S = 30.0
+"""How often everything is looked at anew: only that sees late lines in a rotated file that was let go."""
 TICK_S = 2.0
 """A folder changed as shortly ago as this may change again without a new mtime."""
 MOST_REMEMBERED = 8
@@ -33,14 +36,28 @@ MOST_REMEMBERED = 8
 Finder = Callable[[], list[Path]]
 """Returns the paths that a source names, as they are now; some may not exist."""
 
-_rotation_of = lru_cache(maxsize=8192)(rotation_of)
+
+class _Placed(NamedTuple):
+    """A path, with what its name says of it."""
+
+    path: Path
+    base: str
+    """The path of the log that it belongs to."""
+    rotation: Rotation
+
+
+@lru_cache(maxsize=16384)
+def _placed(path: str) -> _Placed:
+    as_path = Path(path)
+    base, rotation = rotation_of(as_path)
+    return _Placed(as_path, str(base), rotation)
 
 
 def globbed(patterns: Sequence[str]) -> Finder:
     """Return a finder of the files that some patterns match; a pattern without wildcards is a path."""
     plain = [Path(pattern) for pattern in patterns if not glob.has_magic(pattern)]
     wild = [pattern for pattern in patterns if glob.has_magic(pattern)]
-    return lambda: [*plain, *(Path(p) for p in sorted({p for pattern in wild for p in glob.glob(pattern)}))]  # noqa: PTH207
+    return lambda: [*plain, *(_placed(p).path for p in sorted({p for each in wild for p in glob.glob(each)}))]  # noqa: PTH207
 
 
 class Tail:
@@ -62,15 +79,16 @@ class Tail:
             self._places.setdefault(place.source, []).append(place)
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._descriptors = Descriptors(max(1, min(most_open, soft // 2)))
-        self._trails: dict[Path, Trail] = {}
+        self._trails: dict[str, Trail] = {}
         self._turn: list[Trail] = []
         """Logs that have not had their turn in this round, the last one first."""
-        self._look_at_s = self._full_look_at_s = float("-inf")
-        self._folders: dict[Path, tuple[int, int, int] | None] = {}
+        self._look_at_s = self._find_at_s = self._full_look_at_s = float("-inf")
+        self._found: list[Path] = []
+        self._folders: dict[str, tuple[int, int, int] | None] = {}
         """What each folder was when it was looked at; None where that says nothing."""
-        self._live: dict[Path, Identity | None] = {}
+        self._live: dict[str, tuple[int, int] | None] = {}
         self._troubles: dict[Path, str] = {}
-        self._blind: set[Path] = set()
+        self._blind: set[str] = set()
         """Folders and logs of which not everything can be seen now."""
 
     def hint(self) -> None:
@@ -79,26 +97,30 @@ class Tail:
 
     def folders(self) -> set[Path]:
         """Return the folders in which the logs stand, or will stand."""
-        return set(self._folders)
+        return {Path(folder) for folder in self._folders}
 
     def poll(self, budget_bytes: int, now_s: float, wall_s: float) -> list[Piece]:
-        """Return what is new: a block of each log in turn, until all had one or the budget is used."""
+        """Return what is new: a block of each log in turn, until all are read or the budget is used."""
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_S
-            if now_s >= self._full_look_at_s or self._has_changed():
+            if now_s >= self._full_look_at_s or self._has_changed(now_s):
                 self._full_look_at_s = now_s + FULL_LOOK_S
                 self._look(wall_s)
-        if not self._turn:
-            self._turn = list(reversed(self._trails.values()))
         pieces: list[Piece] = []
-        while self._turn and budget_bytes > 0:
-            trail = self._turn.pop()
-            read = trail.read(now_s, wall_s)
-            if read:
-                budget_bytes -= sum(len(piece.data) for piece in read)
-                pieces += read
-            if trail.wants_look:
-                self.hint()
+        reads = True
+        while reads and budget_bytes > 0:
+            reads = False
+            if not self._turn:
+                self._turn = list(reversed(self._trails.values()))
+            while self._turn and budget_bytes > 0:
+                trail = self._turn.pop()
+                if trail.is_at_rest():
+                    continue
+                pieces += trail.read(now_s, wall_s)
+                budget_bytes -= trail.taken_bytes
+                reads = reads or trail.taken_bytes > 0
+                if trail.wants_look:
+                    self.hint()
         return pieces
 
     def health(self) -> list[Health]:
@@ -114,20 +136,25 @@ class Tail:
 
     # --- looking
 
-    def _has_changed(self) -> bool:
+    def _has_changed(self, now_s: float) -> bool:
         """Return whether a folder's entries or a live file's identity are not what they were at the last look."""
-        for folder, before in self._folders.items():
-            if before is None or before != _entries_of(folder):
-                return True
-        return any(before != _identity_at(base) for base, before in self._live.items())
+        if any(before is None or before != _entries_of(folder) for folder, before in self._folders.items()):
+            return True
+        if any(before != _identity_at(path) for path, before in self._live.items()):
+            return True
+        if now_s < self._find_at_s:
+            return False
+        self._find_at_s = now_s + FIND_S
+        return bool(self._troubles) or self._find() != self._found
 
     def _look(self, wall_s: float) -> None:
         self._troubles, self._blind = {}, set()
-        named = self._find()
-        bases = {_rotation_of(path)[0] for path in named} | self._trails.keys()
-        self._folders = {folder: _entries_of(folder, wall_s) for folder in {base.parent for base in bases}}
-        found: dict[Path, dict[Identity, Candidate]] = {base: {} for base in bases}
-        taken: dict[Identity, Path] = {}
+        self._found = self._find()
+        named = [str(path) for path in self._found]
+        bases = {_placed(path).base for path in named} | self._trails.keys()
+        self._folders = {folder: _entries_of(folder, wall_s) for folder in {os.path.dirname(base) for base in bases}}  # noqa: PTH120
+        found: dict[str, dict[Identity, Candidate]] = {base: {} for base in bases}
+        taken: dict[Identity, str] = {}
         for path in sorted(named, key=os.path.islink):
             self._add(found, taken, path, is_named=True)
         for folder in self._folders:
@@ -137,56 +164,58 @@ class Tail:
             self._reconcile(base, list(candidates.values()), wall_s)
         self._live = {base: _identity_at(base) for base in self._trails}
 
-    def _reconcile(self, base: Path, candidates: list[Candidate], wall_s: float) -> None:
+    def _reconcile(self, base: str, candidates: list[Candidate], wall_s: float) -> None:
         trail = self._trails.get(base)
         if trail is None:
             if not candidates:
                 return
-            name = self._named(base)
+            name = self._named(Path(base))
             trail = self._trails[base] = Trail(name, self._places.pop(name, ()), self._descriptors)
-        is_whole = base not in self._blind and base.parent not in self._blind
+        is_whole = base not in self._blind and os.path.dirname(base) not in self._blind  # noqa: PTH120
         self._troubles |= trail.reconcile(candidates, wall_s, is_whole=is_whole)
         if is_whole and not candidates and trail.is_over:
             self._places[trail.name] = trail.recall.remembered()[-MOST_REMEMBERED:]
             del self._trails[base]
 
-    def _rotated(self, folder: Path, bases: set[Path]) -> list[Path]:
+    def _rotated(self, folder: str, bases: set[str]) -> list[str]:
         """Return the files of a folder that are rotations of one of the logs."""
         try:
             with os.scandir(folder) as entries:
-                paths = [folder / entry.name for entry in entries]
+                paths = [entry.path for entry in entries]
         except OSError as error:
             if error.errno != errno.ENOENT:
-                self._troubles[folder] = reason(error)
+                self._troubles[Path(folder)] = reason(error)
                 self._blind.add(folder)
             return []
-        return [path for path in paths if path not in bases and _rotation_of(path)[0] in bases]
+        return [path for path in paths if path not in bases and _placed(path).base in bases]
 
     def _add(
-        self, found: dict[Path, dict[Identity, Candidate]], taken: dict[Identity, Path], path: Path, *, is_named: bool
+        self, found: dict[str, dict[Identity, Candidate]], taken: dict[Identity, str], name: str, *, is_named: bool
     ) -> None:
         """Add a file to those of its log, unless it is the same file as one of another log: a link to it."""
-        base, rotation = _rotation_of(path)
+        path, base, rotation = _placed(name)
         if rotation.packed:
             if is_named:
                 self._troubles[path] = "compressed files are not followed: give them to kvlogd replay"
             return
         try:
-            candidate = Candidate(path, os.stat(path), is_named, rotation)  # noqa: PTH116
+            status = os.stat(name)  # noqa: PTH116
         except OSError as error:
             if error.errno != errno.ENOENT:
                 self._troubles[path] = reason(error)
                 if error.errno != errno.ELOOP:
                     self._blind.add(base)
             return
-        if not stat.S_ISREG(candidate.status.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             if is_named:
                 self._troubles[path] = reason(OSError(errno.EISDIR, ""))
-        elif taken.setdefault(candidate.identity, base) == base:
-            found[base].setdefault(candidate.identity, candidate)
+            return
+        identity = Identity.of(status)
+        if taken.setdefault(identity, base) == base:
+            found[base].setdefault(identity, Candidate(path, status, is_named, rotation))
 
 
-def _entries_of(folder: Path, wall_s: float | None = None) -> tuple[int, int, int] | None:
+def _entries_of(folder: str, wall_s: float | None = None) -> tuple[int, int, int] | None:
     """Return what changes when a file comes, goes or is renamed; None where it may change unseen after `wall_s`."""
     try:
         status = os.stat(folder)  # noqa: PTH116
@@ -197,8 +226,9 @@ def _entries_of(folder: Path, wall_s: float | None = None) -> tuple[int, int, in
     return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
-def _identity_at(path: Path) -> Identity | None:
+def _identity_at(path: str) -> tuple[int, int] | None:
     try:
-        return Identity.of(os.stat(path))  # noqa: PTH116
+        status = os.stat(path)  # noqa: PTH116
     except OSError:
         return None
+    return status.st_dev, status.st_ino

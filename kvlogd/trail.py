@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kvlogd.cutter import Chunk
-from kvlogd.followed import HEAD, Descriptors, Followed, Identity, Turn, alike, holds
+from kvlogd.followed import BLOCK, HEAD, Descriptors, Followed, Identity, Turn, alike, holds
 from kvlogd.model import Gap
 from kvlogd.piece import Health, Piece
 from kvlogd.recall import LEAST_COPY, Loss, Recall
@@ -61,6 +61,8 @@ class Trail:
         """Oldest first."""
         self.wants_look = False
         """A file was truncated: what stands in the folder must be looked at before anything is read on."""
+        self.taken_bytes = 0
+        """How many bytes the last turn read."""
         self.recall = Recall(name, places)
         self._descriptors = descriptors
         self._settled: dict[Identity, tuple[int, int]] = {}
@@ -68,6 +70,8 @@ class Trail:
         self._passed: dict[Identity, tuple[int, int]] = {}
         """Stamps of files that were passed over: copies of the live one, which may be needed when that is cut."""
         self._there: dict[Identity, Candidate] = {}
+        self._state: object = None
+        """What stood there when it was last taken up."""
         self._live: Identity | None = None
         self._waiting: list[Piece] = []
         """Positions and gaps without data, for the next turn."""
@@ -85,6 +89,10 @@ class Trail:
 
         `is_whole` says that `found` is all there is: what is missing is gone.
         """
+        state = (is_whole, [(candidate.path, candidate.identity, candidate.stamp) for candidate in found])
+        if state == self._state and not self.wants_look:
+            return {}
+        self._state = None
         if self._has_cut(wall_s):  # a copy may have been made after the folder was looked at
             return {}
         self.wants_look = False
@@ -102,6 +110,7 @@ class Trail:
         if not self.wants_look and not troubles:
             self._waiting += self.recall.told(self._is_read)
             self.recall.since_s = self.recall.since_s or wall_s
+            self._state = state
         # a file that has no name any more was rotated away long ago
         self.files.sort(key=lambda f: (1, self._there[f.identity].rotation) if f.identity in self._there else (0,))
         return troubles
@@ -266,16 +275,23 @@ class Trail:
 
     # --- reading
 
+    def is_at_rest(self) -> bool:
+        """Return whether `read` would find nothing to do; what most logs are, most of the time."""
+        return len(self.files) == 1 and not self._waiting and self.files[0].is_at_rest()
+
     def read(self, now_s: float, wall_s: float) -> list[Piece]:
         """Return the next block of the log, with what was lost or let go on the way."""
         pieces, self._waiting = self._waiting, []
         self._trouble = ""
+        self.taken_bytes = 0
         for file in list(self.files):
             if self.wants_look:
                 break
             try:
                 turn = file.look(now_s)
+                before = file.read_to
                 turn, chunk = file.read(now_s) if turn is Turn.READ else (turn, None)
+                self.taken_bytes = min(BLOCK, file.read_to - before)
                 if turn is Turn.CUT:
                     self._cut(file, wall_s)
             except OSError as error:

@@ -1,61 +1,27 @@
-"""2 and 24. Killed again and again under a writer, the daemon stores every line once, without any help.
+"""2. Killed at random moments, with some of the work stored and some not: each line is stored once."""
 
-KVLOGD_KILLS=200 makes the long run.
-"""
-
-import os
 import random
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.daemon import Running
-
-KILLS = int(os.environ.get("KVLOGD_KILLS", "4"))
-WRITER = """
-import sys, time
-from tests.lines import line_of, record
-log, stop = sys.argv[1:]
-import os
-number, begun = 0, time.monotonic()
-with open(log, "ab", buffering=0) as out:
-    while not os.path.exists(stop):
-        due = int((time.monotonic() - begun) * 2000)
-        new = [record(n, running=1 + n % 7, prompt_tps=float(n), generation_tps=9.0) for n in range(number, due)]
-        out.write(b"".join(line_of(one) + b"\\n" for one in new))
-        number = max(number, due)
-        time.sleep(0.01)
-print(number)
-"""
+from tests.tailing import both_ways, following, rotate, writing
 
 
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
-    found = Running(tmp_path)
-    yield found
-    found.close()
-
-
-def test_every_line_is_stored_once(running: Running) -> None:
-    dice = random.Random(2)
-    stop = running.folder / "stop"
-    running.log.touch()
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, running.log, stop], stdout=subprocess.PIPE)
-    for _ in range(KILLS):
-        running.up()
-        running.wait_for("WATCHDOG=1")
-        for _ in range(dice.randrange(4)):
-            running.wait_for("WATCHDOG=1")
-        running.kill()
-    stop.touch()
-    written = int(writer.communicate(timeout=60)[0])
-    running.up()
-    count = "SELECT count(*) AS n, count(DISTINCT prompt_tps) AS once, max(prompt_tps) AS last FROM samples"
-    found = running.eventually(count, lambda rows: rows[0]["last"] == written - 1)
-    assert found[0]["n"] == found[0]["once"] == written
-    offset = running.rows("SELECT max(byte_offset) AS o FROM positions")[0]["o"]
-    assert offset == running.log.stat().st_size
-    assert running.stop() == 0
+@both_ways
+def test_fifty_kills(tmp_path: Path, is_watched: bool) -> None:
+    log = tmp_path / "vllm.log"
+    chance = random.Random(2)
+    with writing(log) as writer, following(log, is_watched=is_watched) as follower:
+        for kill in range(50):
+            for _ in range(chance.randrange(1, 4)):
+                writer.lines(chance.randrange(1, 400))
+                follower.poll(commits=chance.random() < 0.5)
+            if kill % 10 == 5:
+                rotate(log)
+                writer.reopen()
+            follower.pending = follower.pending[: chance.randrange(len(follower.pending) + 1)]
+            follower.commit()
+            follower.kill()
+            assert all(place.offset <= writer.written * 100 for place in follower.places.values())
+        follower.settle()
+        assert follower.numbers == list(range(writer.written))
+        assert follower.gaps == []
