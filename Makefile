@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format bench clean
+.PHONY: help venv demo test check format bench bench-verdicts clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,7 +16,7 @@ CANDIDATES := python3.14 python3.13 python3.12 python3.11 python3
 FITS := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
 help: ## print this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
 venv: $(STAMP) ## set up .venv with kvlogd and what its developers need
 	@:
@@ -61,6 +61,9 @@ format: venv ## format the code and mend what ruff can mend
 
 bench: venv ## measure replay on a log of 1 GB against grep (needs about 2 GB of temporary space)
 	@$(BIN)/python bench/replay.py
+
+bench-verdicts: venv ## measure how right the verdicts are, on 350 simulated logs, and write docs/rightness.md
+	@$(BIN)/python bench/verdicts.py --jobs $$(nproc) --write
 
 clean: ## remove .venv and every cache
 	@rm -rf $(VENV) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""What measures kvlogd: its speed (`replay`) and how right its verdicts are (`verdicts`). No part of the product."""

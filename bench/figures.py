@@ -1,0 +1,229 @@
+"""Sums the scores of many streams up: recall, false pages per engine-week, delay, loss, cost; and the bars for them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from bench.intervals import proportion, quantile, rate
+from bench.scoring import WEEK_S, Question, Score
+from bench.traces.labels import TraceClass
+
+OURS = "kvlogd"
+"""What the shipped rules are called among the rules."""
+
+
+class Judged(NamedTuple):
+    """One stream, and what each rule is worth on it."""
+
+    name: str
+    trace_class: TraceClass
+    profile: str
+    prints_idle: bool
+    up_s: float
+    lines: int
+    replay_cpu_s: float
+    """For reading, storing and all rules together."""
+    scores: Mapping[Question, Mapping[str, Score]]
+    """By the name of the rule; ours is missing where no such rule is shipped."""
+    rule_cpu_s: Mapping[str, float]
+
+
+class Figures(NamedTuple):
+    """What one rule is worth on some streams."""
+
+    streams: int
+    positives: int
+    found: int
+    false_pages: int
+    clean_weeks: float
+    delays_h: Sequence[float]
+    losses: Sequence[float]
+    cpu_s_per_week: float
+
+    @property
+    def recall(self) -> float | None:
+        """Return the share of the positives that were found; None where there is none."""
+        return self.found / self.positives if self.positives else None
+
+    @property
+    def false_per_week(self) -> float | None:
+        """Return the false pages per clean engine-week."""
+        return self.false_pages / self.clean_weeks if self.clean_weeks else None
+
+
+def figures(judged: Iterable[Judged], question: Question, rule: str) -> Figures:
+    """Sum up one rule over some streams, without those that count neither way."""
+    pairs = [(one, one.scores[question][rule]) for one in judged]
+    counted = [(one, score) for one, score in pairs if score.positive is not None]
+    scores = [score for _, score in counted]
+    weeks = sum(one.up_s for one, _ in pairs) / WEEK_S
+    spent_s = sum(one.replay_cpu_s if rule == OURS else one.rule_cpu_s[rule] for one, _ in pairs)
+    return Figures(
+        streams=len(scores),
+        positives=sum(score.positive is True for score in scores),
+        found=sum(score.hit_s is not None for score in scores),
+        false_pages=sum(len(score.false_at_s) for score in scores),
+        clean_weeks=sum(score.clean_s for score in scores) / WEEK_S,
+        delays_h=[score.delay_s / 3600 for score in scores if score.delay_s is not None],
+        losses=[score.loss for score in scores if score.loss is not None],
+        cpu_s_per_week=spent_s / weeks if weeks else 0.0,
+    )
+
+
+class Group(NamedTuple):
+    """Some of the streams, under a name."""
+
+    name: str
+    takes: Callable[[Judged], bool]
+
+
+ALL = Group("all", lambda _: True)
+IDLE = Group("idle lines", lambda one: one.prints_idle)
+NEVER_IDLE = Group("never idle", lambda one: not one.prints_idle)
+
+GROUPS = {
+    Question.LEAK: (ALL, IDLE, NEVER_IDLE),
+    Question.RESTART_RECOVERY: (ALL,),
+    Question.LATENCY_CREEP: (ALL,),
+    Question.ENGINE_STALL: (ALL,),
+}
+
+
+class Bar(NamedTuple):
+    """What a verdict must reach."""
+
+    question: Question
+    group: Group
+    what: str
+    value_of: Callable[[Figures], float | None]
+    limit: float
+    at_least: bool = False
+
+    def kept(self, value: float | None) -> bool:
+        """Tell whether a figure is good enough; one that is not known is not."""
+        return value is not None and (value >= self.limit if self.at_least else value <= self.limit)
+
+
+def _recall(got: Figures) -> float | None:
+    return got.recall
+
+
+def _false(got: Figures) -> float | None:
+    return got.false_per_week
+
+
+def _loss(got: Figures) -> float | None:
+    return quantile(got.losses, 0.5)
+
+
+def _false_of_streams(got: Figures) -> float | None:
+    return got.false_pages / got.streams if got.streams else None
+
+
+BARS = (
+    Bar(Question.LEAK, IDLE, "recall", _recall, 0.99, at_least=True),
+    Bar(Question.LEAK, IDLE, "median share of the pool lost", _loss, 0.04),
+    Bar(Question.LEAK, NEVER_IDLE, "recall", _recall, 0.85, at_least=True),
+    Bar(Question.LEAK, NEVER_IDLE, "median share of the pool lost", _loss, 0.10),
+    Bar(Question.LEAK, ALL, "false pages per engine-week", _false, 0.015),
+    Bar(Question.RESTART_RECOVERY, ALL, "recall", _recall, 0.92, at_least=True),
+    Bar(Question.RESTART_RECOVERY, ALL, "false pages per stream", _false_of_streams, 1 / 300),
+    Bar(Question.LATENCY_CREEP, ALL, "recall", _recall, 0.70, at_least=True),
+    Bar(Question.LATENCY_CREEP, ALL, "false pages per engine-week", _false, 0.03),
+    Bar(Question.ENGINE_STALL, ALL, "recall", _recall, 1.0, at_least=True),
+    Bar(Question.ENGINE_STALL, ALL, "false pages per engine-week", _false, 0.0),
+)
+
+
+class Table(NamedTuple):
+    """A table of text cells with a title and a head."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+HEAD = (
+    *("rule", "engines", "found", "recall [95 %]", "delay h", "lost %", "false"),
+    *("weeks", "false/engine-week [95 %]", "CPU s/week"),
+)
+NO_RULE = "no such rule"
+
+
+def tables(judged: Sequence[Judged]) -> list[Table]:
+    """Return all tables: for each question the rules side by side, then ours by class; at last the bars."""
+    found = [table for question in Question for table in (_rules(judged, question), _classes(judged, question))]
+    return [*found, _bars(judged)]
+
+
+def rules_of(judged: Sequence[Judged], question: Question) -> list[str]:
+    """Return the rules that were asked, ours first."""
+    names = list(judged[0].scores[question]) if judged else []
+    return sorted(names, key=lambda name: name != OURS)
+
+
+def _rules(judged: Sequence[Judged], question: Question) -> Table:
+    rows: list[list[str]] = []
+    names = rules_of(judged, question)
+    if OURS not in names:
+        rows.append([OURS, "", NO_RULE, *[""] * (len(HEAD) - 3)])
+    for name in names:
+        for group in GROUPS[question]:
+            got = figures(filter(group.takes, judged), question, name)
+            rows.append([name, group.name, *cells(got)])
+    return Table(f"{question}: the rules on the same streams", HEAD, rows)
+
+
+def _classes(judged: Sequence[Judged], question: Question) -> Table:
+    rows = []
+    if OURS in rules_of(judged, question):
+        for trace_class in TraceClass:
+            of_class = [one for one in judged if one.trace_class is trace_class]
+            if of_class:
+                rows.append([trace_class.value, str(len(of_class)), *cells(figures(of_class, question, OURS))])
+    return Table(f"{question}: {OURS} by class", ("class", "streams", *HEAD[2:]), rows)
+
+
+def cells(got: Figures) -> list[str]:
+    """Return figures as the cells of a row, from `found` on."""
+    return [
+        f"{got.found}/{got.positives}",
+        _with_interval(got.recall, proportion(got.found, got.positives), 2),
+        _pair(got.delays_h, 1),
+        _pair([100 * loss for loss in got.losses], 1),
+        str(got.false_pages),
+        f"{got.clean_weeks:.1f}",
+        _with_interval(got.false_per_week, rate(got.false_pages, got.clean_weeks), 3),
+        f"{got.cpu_s_per_week:.2f}",
+    ]
+
+
+def _with_interval(value: float | None, interval: tuple[float, float], digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f} [{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]"
+
+
+def _pair(values: Sequence[float], digits: int) -> str:
+    middle, high = quantile(values, 0.5), quantile(values, 0.9)
+    return "" if middle is None or high is None else f"{middle:.{digits}f} / {high:.{digits}f}"
+
+
+def verdict_on_bars(judged: Sequence[Judged]) -> list[tuple[Bar, float | None, str]]:
+    """Return each bar, the figure held against it, and `kept`, `MISSED` or that there is no such rule."""
+    found: list[tuple[Bar, float | None, str]] = []
+    for bar in BARS:
+        if OURS not in rules_of(judged, bar.question):
+            found.append((bar, None, NO_RULE))
+            continue
+        value = bar.value_of(figures(filter(bar.group.takes, judged), bar.question, OURS))
+        found.append((bar, value, "kept" if bar.kept(value) else "MISSED"))
+    return found
+
+
+def _bars(judged: Sequence[Judged]) -> Table:
+    rows = [
+        [
+            *(bar.question.value, bar.group.name, bar.what, f"{'>=' if bar.at_least else '<='} {bar.limit:.3g}"),
+            *("" if value is None else f"{value:.3g}", word),
+        ]
+        for bar, value, word in verdict_on_bars(judged)
+    ]
+    return Table("The bars", ("verdict", "engines", "figure", "bar", "got", ""), rows)

@@ -1,0 +1,72 @@
+"""Writes a stream as the log of a vLLM 0.32: start-up lines, stats lines, and the line with which a server stops."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+from bench.traces.labels import Stream, Tick
+from bench.traces.plan import BLOCK_TOKENS
+
+START = datetime(2026, 3, 1, 0, 0, 3, tzinfo=UTC)
+START_S = START.timestamp()
+FIRST_PID = 4319
+LONGEST_CONTEXT = 32768
+
+
+def lines(stream: Stream) -> Iterator[str]:
+    """Yield the log of a stream, line by line, without newlines."""
+    life, was_up, hung = -1, False, False
+    for tick in stream.ticks:
+        if was_up and not tick.up and not hung:
+            yield f"{_head(stream, life, tick.at_s)} [launcher.py:254] [shutdown] API server: shutdown triggered"
+        if tick.up and tick.life != life:
+            life = tick.life
+            yield from _start(stream, life, tick.at_s - 1)
+        was_up, hung = tick.up, tick.hung
+        if tick.printed:
+            yield f"{_head(stream, life, tick.at_s)} [loggers.py:335] Engine {stream.engine_index:03d}: {_body(tick)}"
+
+
+def stamp(at_s: float) -> str:
+    """Return a time of the trace as vLLM prints it."""
+    return f"{START + timedelta(seconds=at_s):%m-%d %H:%M:%S}"
+
+
+def _head(stream: Stream, life: int, at_s: float) -> str:
+    return f"(APIServer pid={_pid(stream, life)}) INFO {stamp(at_s)}"
+
+
+def _pid(stream: Stream, life: int) -> int:
+    return 1 if stream.keeps_pid else FIRST_PID + 1187 * life
+
+
+def _body(tick: Tick) -> str:
+    preempted = f"Preemptions: {tick.preemptions}, " if tick.preemptions else ""
+    hit_rate = "" if tick.hit_rate is None else f", Prefix cache hit rate: {100 * tick.hit_rate:.1f}%"
+    return (
+        f"Avg prompt throughput: {tick.prompt_tps:.1f} tokens/s, "
+        f"Avg generation throughput: {tick.generation_tps:.1f} tokens/s, "
+        f"Running: {tick.running} reqs, Waiting: {tick.waiting} reqs, {preempted}"
+        f"GPU KV cache usage: {100 * tick.kv_usage:.1f}%{hit_rate}"
+    )
+
+
+def _start(stream: Stream, life: int, at_s: float) -> Iterator[str]:
+    server = _head(stream, life, at_s)
+    core = f"(EngineCore pid={_pid(stream, life) + 20}) INFO {stamp(at_s)}"
+    transfer = "KVTransferConfig(kv_connector='NixlConnector')" if stream.kv_connector else "None"
+    yield f"{server} [api_utils.py:347]  ▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.32.0"
+    args = f"{{'model': 'bench/model', 'max_model_len': {LONGEST_CONTEXT}}}"
+    yield f"{server} [api_utils.py:286] non-default args: {args}"
+    yield (
+        f"{core} [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='bench/model', "
+        f"max_seq_len={LONGEST_CONTEXT}, kv_transfer_config={transfer}"
+    )
+    if stream.tells_pool:
+        tokens = stream.pool_blocks * BLOCK_TOKENS
+        yield (
+            f"{core} [kv_cache_utils.py:2327] GPU KV cache size: {tokens:,} tokens, "
+            f"Maximum concurrency for {LONGEST_CONTEXT:,} tokens per request: {tokens / LONGEST_CONTEXT:.2f}x"
+        )
+    yield f"{core} [core.py:402] init engine (profile, create kv cache, warmup model) took 41.20 s"
+    yield f"{server} [entry.py:140] Starting vLLM server on http://0.0.0.0:8000"
+    yield f"(APIServer pid={_pid(stream, life)}) INFO:     Application startup complete."
