@@ -4,7 +4,6 @@ It prints one line when it serves; a line on its input is answered by one JSON o
 """
 
 import contextlib
-import inspect
 import json
 import os
 import selectors
@@ -19,25 +18,12 @@ from kvlogd import wire
 from kvlogd.endpoint import Endpoint, Hands
 from kvlogd.errors import StoreError
 from kvlogd.model import Engine, Run, Severity, Stats
-from kvlogd.rows import Answer, Batch
+from kvlogd.rows import Batch
 from kvlogd.status import EngineStatus, Mode, RuleState, RuleStatus, SourceState, SourceStatus, Status, to_json
 from kvlogd.store import Store
 
 T0 = 1_764_400_000.0
 EVERY_S = 0.05
-CAN_STOP = "started" in inspect.signature(Store.query).parameters
-
-
-class Served(Store):
-    """A store as the endpoint wants it."""
-
-    @contextlib.contextmanager
-    def query(
-        self, sql: str, *, limit_s: float, started: Callable[[Callable[[], None]], None] | None = None
-    ) -> Iterator[Answer]:
-        more: dict[str, Any] = {"started": started} if CAN_STOP else {}
-        with super().query(sql, limit_s=limit_s, **more) as found:
-            yield found
 
 
 def first_batch(rows: int) -> Batch:
@@ -45,7 +31,7 @@ def first_batch(rows: int) -> Batch:
     return Batch([Engine(1, "chat", 0, "chat/0")], [Run(1, 1, 1, T0, True, blocks=100)], samples, [1] * rows)
 
 
-def hands(store: Served, flush: Callable[[], None] = lambda: None) -> Hands:
+def hands(store: Store, flush: Callable[[], None] = lambda: None) -> Hands:
     return Hands(store, flush, lambda: to_json(status(store)), lambda also_over: alerts(also_over), copier(store))
 
 
@@ -80,7 +66,7 @@ class Commits(NamedTuple):
 
 
 def main(path: Path) -> None:
-    with Served.open(path) as store:
+    with Store.open(path) as store:
         store.commit(first_batch(3))
         with Endpoint(wire.place(path, path.parent / "kvlogd.sock", os.environ), hands(store)) as endpoint:
             print("serving", flush=True)

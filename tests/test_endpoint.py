@@ -21,24 +21,24 @@ from kvlogd import ask, caller, endpoint, sheet, sqlgate, wire
 from kvlogd.endpoint import Endpoint
 from kvlogd.errors import KvlogdError, StoreError
 from kvlogd.sheet import Format
+from kvlogd.store import Store
 from tests import host
-from tests.host import CAN_STOP, Served, opened_elsewhere
+from tests.host import opened_elsewhere
 from tests.test_sqlgate import ATTACKS, SECRET, TYPES
 
 SLOW = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range + b.range = -1"
 MANY = "FROM range(20000)"
-needs_stop = pytest.mark.skipif(not CAN_STOP, reason="Store.query cannot be interrupted yet")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Served]:
-    with Served.open(tmp_path / "kv.duckdb") as store:
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "kv.duckdb") as store:
         store.commit(host.first_batch(3))
         yield store
 
 
 @pytest.fixture
-def served(store: Served) -> Iterator[Endpoint]:
+def served(store: Store) -> Iterator[Endpoint]:
     with Endpoint(store.path.parent / "kvlogd.sock", host.hands(store)) as served:
         yield served
 
@@ -80,7 +80,7 @@ def until(happened: Callable[[], bool], deadline_s: float = 20) -> None:
 
 @pytest.mark.parametrize("form", list(Format))
 @pytest.mark.parametrize("sql", [TYPES, "FROM samples", "SELECT 1 WHERE false", "EXPLAIN FROM samples", MANY])
-def test_the_socket_gives_the_very_answer_of_the_file(store: Served, served: Endpoint, sql: str, form: Format) -> None:
+def test_the_socket_gives_the_very_answer_of_the_file(store: Store, served: Endpoint, sql: str, form: Format) -> None:
     direct, over_the_socket = io.StringIO(), io.StringIO()
     sqlgate.answer(store, sql, form, direct)
     with ask.sql([served.path], store.path, sql, 1_000_000) as found:
@@ -88,10 +88,10 @@ def test_the_socket_gives_the_very_answer_of_the_file(store: Served, served: End
     assert over_the_socket.getvalue() == direct.getvalue()
 
 
-def test_rows_are_read_only_as_fast_as_they_are_taken(store: Served, tmp_path: Path) -> None:
+def test_rows_are_read_only_as_fast_as_they_are_taken(store: Store, tmp_path: Path) -> None:
     taken = 0
 
-    class Counting(Served):
+    class Counting(Store):
         @contextmanager
         def query(self, sql: str, *, limit_s: float, started: Any = None) -> Iterator[Any]:
             def counted(rows: Iterator[Any]) -> Iterator[Any]:
@@ -117,7 +117,7 @@ def test_rows_are_read_only_as_fast_as_they_are_taken(store: Served, tmp_path: P
 class _Gated:
     """A store's gate, and another's queries."""
 
-    def __init__(self, store: Served, queries: Served) -> None:
+    def __init__(self, store: Store, queries: Store) -> None:
         self.path = store.path
         self.statement_types = store.statement_types
         self.syntax_tree = store.syntax_tree
@@ -130,7 +130,7 @@ def test_too_many_rows_are_refused_with_the_mend(served: Endpoint) -> None:
         rows(served, "FROM range(1001)", 1000)
 
 
-def test_what_waits_is_committed_before_a_query(store: Served, tmp_path: Path) -> None:
+def test_what_waits_is_committed_before_a_query(store: Store, tmp_path: Path) -> None:
     flushed = []
     lent = host.hands(store, lambda: flushed.append(1))
     with Endpoint(tmp_path / "kvlogd.sock", lent) as served:
@@ -138,7 +138,7 @@ def test_what_waits_is_committed_before_a_query(store: Served, tmp_path: Path) -
     assert flushed == [1]
 
 
-def test_a_commit_that_fails_does_not_keep_the_rows_back(store: Served, tmp_path: Path) -> None:
+def test_a_commit_that_fails_does_not_keep_the_rows_back(store: Store, tmp_path: Path) -> None:
     def full() -> None:
         raise StoreError("cannot commit: no space left on device")
 
@@ -147,7 +147,7 @@ def test_a_commit_that_fails_does_not_keep_the_rows_back(store: Served, tmp_path
 
 
 def test_no_attack_passes_the_socket(
-    store: Served, served: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, served: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "secret.csv").write_text(f"a\n{SECRET}\n", encoding="utf-8")
     (tmp_path / "secret.json").write_text(f'{{"a": "{SECRET}"}}\n', encoding="utf-8")
@@ -188,7 +188,6 @@ def test_a_bomb_ends_by_itself(served: Endpoint, sql: str, monkeypatch: pytest.M
     assert rows(served, "SELECT count(*) FROM samples") == [(3,)]
 
 
-@needs_stop
 def test_a_query_ends_before_it_takes_the_daemons_own_space(served: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "MOST_SPILL_BYTES", 2**20)
     with pytest.raises(StoreError, match=r"^the query wrote more than 1 MiB of what memory could not hold: narrow it"):
@@ -277,7 +276,6 @@ def is_refused(served: Endpoint) -> bool:
     return False
 
 
-@needs_stop
 def test_who_goes_ends_the_query(served: Endpoint) -> None:
     for _ in range(3):
         with asking(served, SLOW), asking(served, SLOW):
@@ -288,8 +286,7 @@ def test_who_goes_ends_the_query(served: Endpoint) -> None:
     assert served.health().faults == 0
 
 
-@needs_stop
-def test_closing_ends_the_queries(store: Served, tmp_path: Path) -> None:
+def test_closing_ends_the_queries(store: Store, tmp_path: Path) -> None:
     with Endpoint(tmp_path / "kvlogd.sock", host.hands(store)) as served, asking(served, SLOW) as connection:
         until(lambda: served.health().callers == 1)
         time.sleep(0.3)
@@ -298,7 +295,7 @@ def test_closing_ends_the_queries(store: Served, tmp_path: Path) -> None:
     assert served.health().callers == 0
 
 
-def test_a_fault_of_ours_is_counted_and_lives_on(store: Served, tmp_path: Path) -> None:
+def test_a_fault_of_ours_is_counted_and_lives_on(store: Store, tmp_path: Path) -> None:
     def broken() -> dict[str, object]:
         raise ZeroDivisionError(SECRET)
 
@@ -314,7 +311,7 @@ def test_a_fault_of_ours_is_counted_and_lives_on(store: Served, tmp_path: Path) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
-def test_strangers_are_refused(store: Served) -> None:
+def test_strangers_are_refused(store: Store) -> None:
     code = (
         "import os, socket, sys\nos.setgroups([])\nos.setgid(65534)\nos.setuid(65534)\n"
         "s = socket.socket(socket.AF_UNIX)\n"
@@ -338,14 +335,14 @@ def test_strangers_are_refused(store: Served) -> None:
 # --- status, alerts, snapshot
 
 
-def test_status_and_alerts_come_from_the_daemon(store: Served, served: Endpoint) -> None:
+def test_status_and_alerts_come_from_the_daemon(store: Store, served: Endpoint) -> None:
     assert ask.status([served.path], store.path) == host.status(store)
     standing = ask.alerts([served.path], store.path, also_over=False)
     assert [alert["state"] for alert in standing] == ["firing"]
     assert len(ask.alerts([served.path], store.path, also_over=True)) == 2
 
 
-def test_a_snapshot_is_the_store_and_leaves_nothing_behind(store: Served, served: Endpoint, tmp_path: Path) -> None:
+def test_a_snapshot_is_the_store_and_leaves_nothing_behind(store: Store, served: Endpoint, tmp_path: Path) -> None:
     store.checkpoint()
     names = {path.name for path in tmp_path.iterdir()}
     target = tmp_path / "elsewhere"
@@ -355,7 +352,7 @@ def test_a_snapshot_is_the_store_and_leaves_nothing_behind(store: Served, served
     assert size == (target / "copy.duckdb").stat().st_size
     assert {path.name for path in tmp_path.iterdir()} == names | {"elsewhere"}
     with (
-        Served.open(target / "copy.duckdb", read_only=True) as copy,
+        Store.open(target / "copy.duckdb", read_only=True) as copy,
         copy.query("SELECT count(*) FROM samples", limit_s=9) as found,
     ):
         assert list(found.rows) == [(3,)]
@@ -368,7 +365,7 @@ def test_a_snapshot_is_the_store_and_leaves_nothing_behind(store: Served, served
     assert {path.name for path in tmp_path.iterdir()} == names | {"elsewhere"}
 
 
-def test_what_a_killed_daemon_left_is_removed(store: Served, tmp_path: Path) -> None:
+def test_what_a_killed_daemon_left_is_removed(store: Store, tmp_path: Path) -> None:
     left = [tmp_path / ".snapshot-7.duckdb", tmp_path / "..snapshot-7.duckdb.8"]
     for path in left:
         path.write_bytes(b"x")
@@ -379,7 +376,7 @@ def test_what_a_killed_daemon_left_is_removed(store: Served, tmp_path: Path) -> 
 # --- the socket itself
 
 
-def test_the_socket_comes_and_goes(store: Served, tmp_path: Path) -> None:
+def test_the_socket_comes_and_goes(store: Store, tmp_path: Path) -> None:
     place = tmp_path / "kvlogd.sock"
     with Endpoint(place, host.hands(store)):
         assert stat.filemode(place.stat().st_mode) == "srw-rw----"
@@ -387,7 +384,7 @@ def test_the_socket_comes_and_goes(store: Served, tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".kvlogd*"))
 
 
-def test_a_dead_socket_is_replaced_and_a_living_one_is_not(store: Served, tmp_path: Path) -> None:
+def test_a_dead_socket_is_replaced_and_a_living_one_is_not(store: Store, tmp_path: Path) -> None:
     place = tmp_path / "kvlogd.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(place))
@@ -397,7 +394,7 @@ def test_a_dead_socket_is_replaced_and_a_living_one_is_not(store: Served, tmp_pa
         assert rows(served, "SELECT 1") == [(1,)]
 
 
-def test_no_file_is_taken_for_a_socket(store: Served, tmp_path: Path) -> None:
+def test_no_file_is_taken_for_a_socket(store: Store, tmp_path: Path) -> None:
     place = tmp_path / "kvlogd.sock"
     place.write_text("precious")
     with pytest.raises(StoreError, match="is there already and is no socket"):
@@ -407,7 +404,7 @@ def test_no_file_is_taken_for_a_socket(store: Served, tmp_path: Path) -> None:
         Endpoint(tmp_path / "nowhere" / "kvlogd.sock", host.hands(store))
 
 
-def test_a_socket_of_another_daemon_is_left_alone_at_the_end(store: Served, tmp_path: Path) -> None:
+def test_a_socket_of_another_daemon_is_left_alone_at_the_end(store: Store, tmp_path: Path) -> None:
     place = tmp_path / "kvlogd.sock"
     with Endpoint(place, host.hands(store)):
         place.unlink()
@@ -416,7 +413,7 @@ def test_a_socket_of_another_daemon_is_left_alone_at_the_end(store: Served, tmp_
     assert place.exists()
 
 
-def test_a_path_may_be_longer_than_an_address(store: Served, tmp_path: Path) -> None:
+def test_a_path_may_be_longer_than_an_address(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / ("d" * 120)
     folder.mkdir()
     with (
@@ -426,7 +423,7 @@ def test_a_path_may_be_longer_than_an_address(store: Served, tmp_path: Path) -> 
         assert list(found.rows) == [(1,)]
 
 
-def test_many_ask_at_once(store: Served, served: Endpoint) -> None:
+def test_many_ask_at_once(store: Store, served: Endpoint) -> None:
     found: list[int] = []
 
     def one() -> None:
@@ -440,7 +437,7 @@ def test_many_ask_at_once(store: Served, served: Endpoint) -> None:
     assert found == [4999950000] * 12
 
 
-def test_another_store_is_another_daemon(store: Served, served: Endpoint, tmp_path: Path) -> None:
+def test_another_store_is_another_daemon(store: Store, served: Endpoint, tmp_path: Path) -> None:
     with (
         pytest.raises(ask.AbsentError, match="no daemon serves this store"),
         ask.sql([served.path, tmp_path / "nowhere.sock"], tmp_path / "other.duckdb", "SELECT 1", 9),
