@@ -18,7 +18,7 @@ from kvlogd.endpoint import Endpoint
 from kvlogd.store import Store
 from tests import host
 from tests.command import INSTALLED, kvlogd
-from tests.host import CAN_STOP, Served
+from tests.host import CAN_STOP, Served, until
 
 SLOW = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range + b.range = -1"
 can_copy = pytest.mark.skipif(not hasattr(Store, "snapshot"), reason="Store.snapshot is not there yet")
@@ -215,10 +215,7 @@ def test_ctrl_c_ends_it(path: Path, with_daemon: bool) -> None:
         return
     with Served.open(path) as store, Endpoint(path.parent / "kvlogd.sock", host.hands(store)) as endpoint:
         assert interrupted() == (130, b"", b"")
-        end = time.monotonic() + 10
-        while endpoint.health().callers:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: not endpoint.health().callers)
         assert endpoint.health().dropped == 1
 
 
