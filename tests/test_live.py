@@ -207,7 +207,10 @@ def test_ctrl_c_ends_it(path: Path, with_daemon: bool) -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as asking:
             time.sleep(2)
             asking.send_signal(signal.SIGINT)
-            out, err = asking.communicate(timeout=20)
+            try:
+                out, err = asking.communicate(timeout=20)
+            finally:
+                asking.kill()
             return asking.returncode, out, err
 
     if not with_daemon:
