@@ -4,8 +4,11 @@ import argparse
 import contextlib
 import json
 import os
+import select
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -101,10 +104,46 @@ def _answered_by_file(path: Path, query: str, absent: "AbsentError") -> "Iterato
     from kvlogd import sqlgate
     from kvlogd.store import Store
 
-    with _unheld(absent), Store.open(path, read_only=True) as store:
+    with _unheld(absent), Store.open(path, read_only=True) as store, _interrupted() as started:
         sqlgate.check(query, store)
-        with store.query(query, limit_s=sqlgate.LIMIT_S) as found:
+        with store.query(query, limit_s=sqlgate.LIMIT_S, started=started) as found:
             yield found
+
+
+@contextlib.contextmanager
+def _interrupted() -> "Iterator[Callable[[Callable[[], None]], None]]":
+    """Let ^C end a query at once: the main thread is inside DuckDB and would not notice before the end.
+
+    Raises KeyboardInterrupt at the end only: in the midst of the store it would leave locks behind.
+    """
+    read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    stops: list[Callable[[], None]] = []
+    hits: list[int] = []
+
+    def watch() -> None:
+        select.select([read_fd], [], [])
+        for stop in stops:
+            stop()
+
+    thread = threading.Thread(target=watch, name="interrupts", daemon=True)
+    thread.start()
+    old_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+    old = signal.signal(signal.SIGINT, lambda number, _frame: hits.append(number))
+    try:
+        yield stops.append
+    except StoreError:
+        if not hits:
+            raise
+    finally:
+        signal.signal(signal.SIGINT, old)
+        signal.set_wakeup_fd(old_fd)
+        stops.clear()
+        os.write(write_fd, b"\0")
+        thread.join()
+        os.close(read_fd)
+        os.close(write_fd)
+    if hits:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

@@ -135,5 +135,13 @@ def opened_elsewhere(path: Path, *, read_only: bool) -> str:
     return run.stdout.strip() or run.stderr.strip().splitlines()[-1]
 
 
+def until(happened: Callable[[], bool], deadline_s: float = 20) -> None:
+    """Wait for a condition, up to a deadline."""
+    end = time.monotonic() + deadline_s
+    while not happened():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.01)
+
+
 if __name__ == "__main__":
     main(Path(sys.argv[1]))

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from kvlogd.errors import KvlogdError, StoreError
 from kvlogd.sheet import Format
 from kvlogd.store import Store
 from tests import host
-from tests.host import opened_elsewhere
+from tests.host import opened_elsewhere, until
 from tests.test_sqlgate import ATTACKS, SECRET, TYPES
 
 SLOW = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range + b.range = -1"
@@ -66,13 +66,6 @@ def asking(served: Endpoint, sql: str) -> Iterator[socket.socket]:
 def rows(served: Endpoint, sql: str, max_rows: int = 1_000_000) -> list[tuple[Any, ...]]:
     with ask.sql([served.path], served.path.with_name("kv.duckdb"), sql, max_rows) as found:
         return list(found.rows)
-
-
-def until(happened: Callable[[], bool], deadline_s: float = 20) -> None:
-    end = time.monotonic() + deadline_s
-    while not happened():
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.01)
 
 
 # --- SQL
@@ -261,7 +254,7 @@ def test_no_more_than_so_many_at_once(served: Endpoint) -> None:
 
 def test_a_third_query_is_told_to_wait(served: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "WAIT_S", 0.3)
-    monkeypatch.setattr(sqlgate, "LIMIT_S", 6.0)
+    monkeypatch.setattr(sqlgate, "LIMIT_S", 4.0)
     with asking(served, SLOW), asking(served, SLOW):
         # whichever comes too early is answered itself
         until(lambda: is_refused(served), 5)

@@ -18,6 +18,7 @@ from kvlogd.endpoint import Endpoint
 from kvlogd.store import Store
 from tests import host
 from tests.command import INSTALLED, kvlogd
+from tests.host import until
 
 SLOW = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range + b.range = -1"
 
@@ -205,7 +206,10 @@ def test_ctrl_c_ends_it(path: Path, with_daemon: bool) -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as asking:
             time.sleep(2)
             asking.send_signal(signal.SIGINT)
-            out, err = asking.communicate(timeout=20)
+            try:
+                out, err = asking.communicate(timeout=20)
+            finally:
+                asking.kill()
             return asking.returncode, out, err
 
     if not with_daemon:
@@ -213,10 +217,7 @@ def test_ctrl_c_ends_it(path: Path, with_daemon: bool) -> None:
         return
     with Store.open(path) as store, Endpoint(path.parent / "kvlogd.sock", host.hands(store)) as endpoint:
         assert interrupted() == (130, b"", b"")
-        end = time.monotonic() + 10
-        while endpoint.health().callers:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: not endpoint.health().callers)
         assert endpoint.health().dropped == 1
 
 
