@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvlogd import __version__
+from kvlogd import __version__, storecli
 from kvlogd.errors import ConfigError, KvlogdError
 
 FINE, FOUND, WRONG = 0, 1, 2
@@ -58,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_sql(commands)
     _add_check(commands)
     _add_rules(commands)
+    storecli.add(commands)
     return parser
 
 

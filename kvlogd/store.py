@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import duckdb
 
-from kvlogd import disk, export, lock, migration, recovery, schema, snapshot, transaction
+from kvlogd import asking, disk, export, lock, migration, recovery, schema, snapshot, transaction
 from kvlogd.errors import StoreError
 from kvlogd.history import History
 from kvlogd.lease import Lease
@@ -52,8 +52,6 @@ _FENCE = (
     "SET enable_external_access = false",
     "SET lock_configuration = true",
 )
-_RFC3339 = "replace(strftime({0} AT TIME ZONE 'UTC', '%Y-%m-%dT%H:%M:%S.%f'), '.000000', '') || '+00:00'"
-_WITH_ZONE = "TIMESTAMP WITH TIME ZONE"
 _DAMAGE = ("Corrupt database file", "Could not read enough bytes", "corrupt")
 
 
@@ -245,7 +243,7 @@ class Store(History):
             try:
                 with self._reading(lease) as cursor:
                     cursor.execute("BEGIN TRANSACTION READ ONLY")
-                    columns, types = _run(cursor, sql)
+                    columns, types = asking.start(cursor, sql)
                 yield Answer(columns, types, self._chunks(lease))
             finally:
                 timer.cancel()
@@ -346,6 +344,19 @@ class Store(History):
 
 
 @contextlib.contextmanager
+def workshop(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Lend a connection to a file of ours that may read other files too, for statements that are all our own."""
+    with readable(path), disk.private_files():
+        con = duckdb.connect(str(path.absolute()), config={**_CONFIG, "memory_limit": f"{_REPLAY_MB}MB"})
+        try:
+            for setting in _SETTINGS:
+                con.execute(setting)
+            yield con
+        finally:
+            con.close()
+
+
+@contextlib.contextmanager
 def readable(path: Path) -> Iterator[None]:
     """Turn DuckDB's errors into StoreError."""
     try:
@@ -409,27 +420,3 @@ def _open_error(path: Path, error: duckdb.Error) -> StoreError:
         )
     mend = f"it was left as it is: `kvlogd store salvage --db {path}`, or restore a snapshot"
     return StoreError(text, where=str(path), mend=mend)
-
-
-def _run(cursor: duckdb.DuckDBPyConnection, sql: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Start the statement; return its columns' names and types."""
-    if sql.lstrip()[:7].upper() == "EXPLAIN":
-        plan = cursor.execute(sql).description
-        return tuple(column[0] for column in plan), tuple(str(column[1]) for column in plan)
-    body = sql.rstrip("; \t\r\n")
-    relation = cursor.sql(body)
-    types = tuple(str(kind) for kind in relation.types)
-    names = [f"c{i}" for i in range(len(types))]
-    shown = [_shown(name, kind) for name, kind in zip(names, types, strict=True)]
-    if shown != names:
-        body = f"SELECT {', '.join(shown)} FROM (\n{body}\n) AS q({', '.join(names)})"  # noqa: S608
-    columns = tuple(relation.columns)
-    cursor.execute(body)
-    return columns, types
-
-
-def _shown(name: str, kind: str) -> str:
-    # DuckDB 1.5 needs pytz to hand out such values, so they leave as text.
-    if kind == _WITH_ZONE:
-        return _RFC3339.format(name)
-    return f"CAST({name} AS VARCHAR)" if _WITH_ZONE in kind else name

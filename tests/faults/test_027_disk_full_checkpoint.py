@@ -59,16 +59,19 @@ def test_027_a_checkpoint_that_fails_loses_nothing(store: Store) -> None:
     assert [len(found.memory) for found in store.memories()] == [20 * MIB, 10 * MIB]
 
 
-def test_027_a_commit_that_is_durable_although_it_raised_is_told_by_its_position(store: Store) -> None:
-    for name in "abc":
+@pytest.mark.parametrize(("count", "at"), [(5, 1005), (500, 1000)], ids=["small: durable", "large: undone"])
+def test_027_what_became_of_a_commit_that_raised_is_told_by_its_position(store: Store, count: int, at: int) -> None:
+    for name in "abcd":
         store.commit(Batch(memories=[memory(name, 18 * MIB)]))
-    # with this one the log is larger than DuckDB's own threshold, so that the commit itself checkpoints
-    batch = samples(500)._replace(memories=[memory("d", 18 * MIB)], positions=[Position("vllm.log", "f", 1500)])
-    with files_no_larger_than(80 * MIB), pytest.raises(StoreError, match="read the positions again") as caught:
+    # The log is larger than DuckDB's own threshold by now, so that the commit itself checkpoints. A large one skips
+    # the log then, and is gone; a small one is in it, and stays.
+    batch = samples(count)._replace(positions=[Position("vllm.log", "f", 1000 + count)])
+    with files_no_larger_than(85 * MIB), pytest.raises(StoreError, match="read the positions again") as caught:
         store.commit(batch)
     assert isinstance(caught.value.__cause__, duckdb.FatalException)
-    assert store.positions() == {"f": 1500}
-    assert store.read("SELECT count(*) FROM samples") == [(1500,)]
+    assert store.positions() == {"f": at}
+    assert store.read("SELECT count(*) FROM samples") == [(at,)]
+    assert len(store.memories()) == 5
 
 
 def test_027_a_checkpoint_waits_for_room(tmp_path: Path) -> None:
