@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvlogd import __version__, live
+from kvlogd import __version__, live, storecli
 from kvlogd.errors import ConfigError, KvlogdError
 
 FINE, FOUND, WRONG = 0, 1, 2
@@ -59,6 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
     live.add_commands(commands)
     _add_check(commands)
     _add_rules(commands)
+    storecli.add(commands)
     return parser
 
 

@@ -18,18 +18,20 @@ from typing import Any, Self
 
 import duckdb
 
-from kvlogd import disk, export, lock, migration, schema, snapshot, transaction
+from kvlogd import asking, disk, export, lock, migration, recovery, schema, snapshot, transaction
 from kvlogd.errors import StoreError
 from kvlogd.history import History
 from kvlogd.lease import Lease
+from kvlogd.recovery import Recovery
 from kvlogd.rows import Answer, Batch
 
 _CHUNK_ROWS = 4096
 _CHECKPOINT_TRIES = 20
 _CHECKPOINT_WAIT_S = 0.01
+_MEMORY_MB = 128
+_REPLAY_MB = 1024
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,
-    "memory_limit": "128MB",
     # so that DuckDB 1.5 opens what 2.0 wrote
     "storage_compatibility_version": "v1.5.0",
 }
@@ -51,16 +53,15 @@ _FENCE = (
     "SET enable_external_access = false",
     "SET lock_configuration = true",
 )
-_RFC3339 = "replace(strftime({0} AT TIME ZONE 'UTC', '%Y-%m-%dT%H:%M:%S.%f'), '.000000', '') || '+00:00'"
-_WITH_ZONE = "TIMESTAMP WITH TIME ZONE"
 _DAMAGE = ("Corrupt database file", "Could not read enough bytes", "corrupt")
 
 
 class Store(History):
     """One open store; use it as a context manager. One thread writes; `query` and `snapshot` are for any thread."""
 
-    def __init__(self, path: Path, *, read_only: bool, lock_fd: int | None) -> None:
+    def __init__(self, path: Path, *, read_only: bool, lock_fd: int | None, memory_mb: int = _MEMORY_MB) -> None:
         self.path = path
+        self._memory_mb = memory_mb
         self.read_only = read_only
         self._lock_fd = lock_fd
         self._connection: duckdb.DuckDBPyConnection | None = None
@@ -79,7 +80,70 @@ class Store(History):
 
         Raises StoreError where it is locked, damaged, newer than this kvlogd, or no store at all.
         """
-        store = cls(path, read_only=read_only, lock_fd=None if read_only else lock.take(path))
+        fd = None if read_only else lock.take(path)
+        ready = False
+        try:
+            store = cls._opened(path, fd, read_only=read_only, migrations=migrations)
+            ready = True
+        finally:
+            if fd is not None and not ready:
+                os.close(fd)
+        return store
+
+    @classmethod
+    def open_or_recover(cls, path: Path, wall_s: float) -> tuple[Self, tuple[Recovery, ...]]:
+        """Open the store at `path` as `open` does, giving up what is damaged of its write-ahead log.
+
+        Returns what was given up, which also stands in `gaps`. Raises StoreError where the main file is damaged.
+        """
+        fd = lock.take(path)
+        given_up: list[Recovery] = []
+        ready = False
+        try:
+            with recovery.wal_kept(path):
+                store = cls._recovered(path, fd, wall_s, given_up)
+            ready = True
+        finally:
+            if not ready:
+                os.close(fd)
+        # Where that cannot be stored now, the caller has it all the same.
+        with contextlib.suppress(StoreError):
+            if given_up:
+                store.commit(Batch(gaps=[recovery.gap(each, store.newest_s()) for each in given_up]))
+        return store, tuple(given_up)
+
+    @classmethod
+    def _recovered(cls, path: Path, fd: int, wall_s: float, given_up: list[Recovery]) -> Self:
+        memory_mb = _MEMORY_MB
+        while True:
+            try:
+                store = cls._opened(path, fd, memory_mb=memory_mb)
+                break
+            except StoreError as error:
+                # A log that is large takes more memory to replay than to write.
+                if "Out of Memory" in error.what and memory_mb < _REPLAY_MB:
+                    memory_mb = _REPLAY_MB
+                    continue
+                mended = recovery.repair(path, error.what, wall_s, is_first=not given_up)
+                if mended is None:
+                    raise
+                given_up.append(mended)
+        if memory_mb != _MEMORY_MB and store.checkpoint():
+            store._memory_mb = _MEMORY_MB
+            store._reopen()
+        return store
+
+    @classmethod
+    def _opened(
+        cls,
+        path: Path,
+        fd: int | None,
+        *,
+        read_only: bool = False,
+        migrations: Mapping[int, Sequence[str]] | None = None,
+        memory_mb: int = _MEMORY_MB,
+    ) -> Self:
+        store = cls(path, read_only=read_only, lock_fd=fd, memory_mb=memory_mb)
         ready = False
         try:
             steps = schema.migrations() if migrations is None else migrations
@@ -89,7 +153,6 @@ class Store(History):
         finally:
             if not ready:
                 store._disconnect()
-                store._unlock()
         return store
 
     def __enter__(self) -> Self:
@@ -185,7 +248,7 @@ class Store(History):
             try:
                 with self._reading(lease) as cursor:
                     cursor.execute("BEGIN TRANSACTION READ ONLY")
-                    columns, types = _run(cursor, sql)
+                    columns, types = asking.start(cursor, sql)
                 yield Answer(columns, types, self._chunks(lease))
             finally:
                 timer.cancel()
@@ -252,7 +315,7 @@ class Store(History):
             if self._is_broken and not self._disconnect():
                 raise self._failed("a query holds the broken store open", "it is tried again")
             if self._connection is None:
-                self._connection = _connect(self.path, self.read_only)
+                self._connection = _connect(self.path, self.read_only, self._memory_mb)
             return self._connection
 
     def _reopen(self) -> None:
@@ -286,6 +349,19 @@ class Store(History):
 
 
 @contextlib.contextmanager
+def workshop(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Lend a connection to a file of ours that may read other files too, for statements that are all our own."""
+    with readable(path), disk.private_files():
+        con = duckdb.connect(str(path.absolute()), config={**_CONFIG, "memory_limit": f"{_REPLAY_MB}MB"})
+        try:
+            for setting in _SETTINGS:
+                con.execute(setting)
+            yield con
+        finally:
+            con.close()
+
+
+@contextlib.contextmanager
 def readable(path: Path) -> Iterator[None]:
     """Turn DuckDB's errors into StoreError."""
     try:
@@ -310,13 +386,14 @@ def _one_line(error: BaseException) -> str:
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
-def _connect(path: Path, read_only: bool) -> duckdb.DuckDBPyConnection:
+def _connect(path: Path, read_only: bool, memory_mb: int) -> duckdb.DuckDBPyConnection:
     if read_only and not path.exists():
         raise StoreError("there is no such store", where=str(path), mend="give its path with --db")
     try:
         with disk.private_files():
             # absolute, so that no prefix such as `md:` is taken for a service
-            con = duckdb.connect(str(path.absolute()), read_only=read_only, config=_CONFIG)
+            config = {**_CONFIG, "memory_limit": f"{memory_mb}MB"}
+            con = duckdb.connect(str(path.absolute()), read_only=read_only, config=config)
         folder = schema.quoted(str(export.folder_of(path)))
         for setting in (*_SETTINGS, *_FENCE):
             con.execute(setting.format(export=folder))
@@ -342,28 +419,9 @@ def _open_error(path: Path, error: duckdb.Error) -> StoreError:
         return lock.held(path, found.group(1) if found else "unknown")
     if "not a valid DuckDB database file" in text:
         return StoreError("is no DuckDB file", where=str(path), mend="give another path; it was left as it is")
-    return StoreError(text, where=str(path), mend="restore a snapshot, or move it away and replay the logs")
-
-
-def _run(cursor: duckdb.DuckDBPyConnection, sql: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Start the statement; return its columns' names and types."""
-    if sql.lstrip()[:7].upper() == "EXPLAIN":
-        plan = cursor.execute(sql).description
-        return tuple(column[0] for column in plan), tuple(str(column[1]) for column in plan)
-    body = sql.rstrip("; \t\r\n")
-    relation = cursor.sql(body)
-    types = tuple(str(kind) for kind in relation.types)
-    names = [f"c{i}" for i in range(len(types))]
-    shown = [_shown(name, kind) for name, kind in zip(names, types, strict=True)]
-    if shown != names:
-        body = f"SELECT {', '.join(shown)} FROM (\n{body}\n) AS q({', '.join(names)})"  # noqa: S608
-    columns = tuple(relation.columns)
-    cursor.execute(body)
-    return columns, types
-
-
-def _shown(name: str, kind: str) -> str:
-    # DuckDB 1.5 needs pytz to hand out such values, so they leave as text.
-    if kind == _WITH_ZONE:
-        return _RFC3339.format(name)
-    return f"CAST({name} AS VARCHAR)" if _WITH_ZONE in kind else name
+    if "WAL file" in text:
+        return StoreError(
+            text, where=str(path), mend="`kvlogd run` sets aside what is damaged and reads the logs again"
+        )
+    mend = f"it was left as it is: `kvlogd store salvage --db {path}`, or restore a snapshot"
+    return StoreError(text, where=str(path), mend=mend)
