@@ -14,13 +14,14 @@ from kvlogd.errands import Errands
 from kvlogd.errors import KvlogdError, StoreError
 from kvlogd.herald import Herald, status_line
 from kvlogd.intake import Intake
+from kvlogd.lock import OutsiderError
 from kvlogd.overview import status_of
 from kvlogd.retention import Keep, tend
 from kvlogd.setup import Setup, load_setup
 from kvlogd.status import Mode, to_json
 from kvlogd.store import Store
 from kvlogd.systemd import Notifier
-from kvlogd.voice import Level, Voice
+from kvlogd.voice import Complaint, Level, Voice
 from kvlogd.watch import Watch
 
 POLL_S = 0.5
@@ -31,6 +32,7 @@ COMMIT_RECORDS = 20_000
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 TEND_S, REPORT_S = 3600.0, 10.0
 """How often old rows are looked after, and how often it is said how the logs fare."""
+EXTEND_S = 30.0
 FLUSH_S, STATUS_S = 1.0, 5.0
 """How long a query waits for what was read to be stored, and a status for the loop."""
 
@@ -50,6 +52,7 @@ class Daemon:
         self._herald = Herald(voice)
         self._watch = Watch(self._stirred)
         self._is_stirred = False
+        self._endpoint: Endpoint | None = None
         self._committed_s = self._tended_s = clock.monotonic_s()
         self._reported_s = float("-inf")
         self._retry_at_s, self._retry_s = float("-inf"), RETRY_S
@@ -85,8 +88,10 @@ class Daemon:
 
     def run(self) -> None:
         """Work until `stop`. Raises StoreError where the store cannot be opened at the start."""
-        path = self.setup.config.store.path
-        with Store.open(path) as self.store, Endpoint(self._socket(path), self._hands(self.store)):
+        store = self._opened()
+        if store is None:
+            return
+        with store as self.store, Endpoint(self._socket(store.path), self._hands(store)) as self._endpoint:
             try:
                 self._turn()
                 self._notifier.ready()
@@ -99,6 +104,28 @@ class Daemon:
                 self._let_go()
                 self._watch.close()
 
+    def _opened(self) -> Store | None:
+        """Open the store; where somebody else looks into it, wait until they are done. None where that is too late."""
+        path, patience_s = self.setup.config.store.path, RETRY_S
+        while not self._stop_wanted:
+            wall_s = self._clock.wall_s()
+            try:
+                store, given_up = Store.open_or_recover(path, wall_s)
+            except OutsiderError as error:
+                self._voice.complain("store", str(error), self._clock.monotonic_s(), wall_s, Level.ERROR)
+                self._notifier.status(f"waits for the store: {error.what}")
+                self._notifier.extend(patience_s + EXTEND_S)
+                self._waker.wait(patience_s)
+                patience_s = min(2 * patience_s, LONGEST_RETRY_S)
+                continue
+            self._voice.relent("store")
+            for one in given_up:
+                what = f"its write-ahead log was damaged, {one.lost_bytes} bytes of it are lost"
+                aside = ", ".join(str(file) for file in one.aside)
+                self._voice.say(Level.ERROR, f"store: {what}; as it was it lies in {aside}")
+            return store
+        return None
+
     def _socket(self, store: Path) -> Path:
         return wire.place(store, self.setup.config.store.socket, os.environ)
 
@@ -107,6 +134,10 @@ class Daemon:
 
     def _status(self) -> Mapping[str, object]:
         path, complaints = self.setup.config.store.path, self._voice.complaints()
+        if self._endpoint is not None and self._endpoint.health().faults:
+            fault = self._endpoint.health()
+            wall_s = self._clock.wall_s()
+            complaints.append(Complaint("socket", fault.last_fault or "", wall_s, wall_s, fault.faults, 0.0))
         known = status_of(self.intake, path, complaints, self._mode(), self._started_s, self._clock.wall_s())
         return to_json(known)
 
@@ -115,8 +146,8 @@ class Daemon:
         now_s, wall_s = self._clock.monotonic_s(), self._clock.wall_s()
         if self._reload_wanted:
             self._reload(now_s)
-        if self.intake is None and not self._begin(now_s, wall_s):
-            return False
+        if self.intake is None:
+            self._begin(now_s)
         busy = self._read(now_s, wall_s)
         if self._is_commit_due(now_s):
             self._commit(now_s)
@@ -128,16 +159,14 @@ class Daemon:
         self._notifier.alive()
         return busy
 
-    def _begin(self, now_s: float, wall_s: float) -> bool:
-        """Take up reading where the store says; return False where the store cannot be asked yet."""
+    def _begin(self, now_s: float) -> None:
+        """Take up reading where the store says, unless it failed a moment ago."""
         if now_s < self._retry_at_s or self.store is None:
-            return False
+            return
         try:
             self.intake = Intake(self.setup, self.store, now_s)
         except StoreError as error:
             self._store_failed(error, now_s)
-            return False
-        return True
 
     def _read(self, now_s: float, wall_s: float) -> bool:
         if self.intake is None:

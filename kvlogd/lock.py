@@ -16,6 +16,10 @@ class HeldError(StoreError):
     """Another process has the store open."""
 
 
+class OutsiderError(HeldError):
+    """A process that is no kvlogd has it open, such as DuckDB's own client: it may soon be done."""
+
+
 def take(path: Path) -> int:
     """Lock the store at `path` for this process; return the descriptor whose closing unlocks it.
 
@@ -38,7 +42,7 @@ def take(path: Path) -> int:
     return fd
 
 
-def held(path: Path, holder: str) -> HeldError:
+def held(path: Path, holder: str, kind: type[HeldError] = HeldError) -> HeldError:
     """Return the error for a store that the process `holder` has open."""
     mend = "stop that process, or ask it with `kvlogd sql` while it runs"
-    return HeldError(f"process {holder} has the store open", where=str(path), mend=mend)
+    return kind(f"process {holder} has the store open", where=str(path), mend=mend)

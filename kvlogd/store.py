@@ -416,7 +416,7 @@ def _open_error(path: Path, error: duckdb.Error) -> StoreError:
     text = _one_line(error)
     if "Could not set lock" in text:
         found = re.search(r"PID (\d+)", text)
-        return lock.held(path, found.group(1) if found else "unknown")
+        return lock.held(path, found.group(1) if found else "unknown", lock.OutsiderError)
     if "not a valid DuckDB database file" in text:
         return StoreError("is no DuckDB file", where=str(path), mend="give another path; it was left as it is")
     if "WAL file" in text:

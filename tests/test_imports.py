@@ -86,7 +86,9 @@ MAY_IMPORT = {
     "container": "docker followed piece recall rows tail",
     "overview": "alerts intake piece pipeline status stream voice",
     "herald": "notice piece rows voice",
-    "daemon": "herald retention watch clock endpoint errands intake overview setup status store systemd voice wire",
+    "daemon": (
+        "clock endpoint errands herald intake lock overview retention setup status store systemd voice watch wire"
+    ),
     "service": "clock daemon systemd voice",
     "memory": "engines pipeline rules",
     "followed": "cutter rows",
