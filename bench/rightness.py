@@ -85,7 +85,7 @@ def page(judged: Sequence[Judged], made: Made) -> str:
         as_markdown(bars),
         *(part for table in by_question if table.rows for part in (f"## {table.title}", as_markdown(table))),
         "## What was wrong",
-        "Class, seed, index and engine name a stream; the same command makes it again.",
+        "`python -m bench.traces CLASS SEED NUMBER ENGINE` prints the log of a stream.",
         "\n".join(mistakes),
         "## What the words mean",
         DEFINITIONS.rstrip(),

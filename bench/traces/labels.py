@@ -83,12 +83,12 @@ class TraceId(NamedTuple):
 
 
 def mixed(seed: int, traces: int) -> list[TraceId]:
-    """Return about so many traces in the usual mix, two of each class at least."""
+    """Return about so many traces in the usual mix, one of each class at least."""
     whole = sum(MIX.values())
     return [
         TraceId(seed, trace_class, number)
         for trace_class, weight in MIX.items()
-        for number in range(max(2, round(traces * weight / whole)))
+        for number in range(max(1, round(traces * weight / whole)))
     ]
 
 

@@ -86,10 +86,9 @@ def usage_at_peak(rng: Random, trace_class: TraceClass, profile: Profile) -> flo
 
 def concurrency_of(rng: Random, trace_class: TraceClass, profile: Profile) -> float:
     """Draw how many requests run at the peak."""
-    if profile is Profile.SPARSE:
-        return rng.uniform(0.4, 2.0)
-    drawn = loguniform(rng, 1.5, 110)
-    return max(drawn, 25.0) if trace_class is TraceClass.CAPACITY else drawn
+    if trace_class is TraceClass.CAPACITY:
+        return loguniform(rng, 25, 110)
+    return rng.uniform(0.4, 2.0) if profile is Profile.SPARSE else loguniform(rng, 1.5, 110)
 
 
 def workload(rng: Random, trace_class: TraceClass, profile: Profile, duration_s: int, first_hour: float) -> Workload:
@@ -117,7 +116,7 @@ def workload(rng: Random, trace_class: TraceClass, profile: Profile, duration_s:
     rates = [peak_per_s * share for share in shape(rng, profile, minutes, first_hour)]
     made = Workload(
         *(profile, lengths, tenants, speed, pool, most, running, rates, None, None),
-        ends_per_s=sum(rates) / minutes,
+        ends_per_s=max(1e-6, sum(rates) / minutes),
         itl_s=itl_s,
     )
     if profile is Profile.CLOSED:
@@ -132,7 +131,9 @@ def _closed(rng: Random, made: Workload, stay_s: float) -> Workload:
     at_work = [clients] * minutes
     if rng.random() < 0.5:
         at_work = [int(clients * on) for on in switching(rng, minutes, [0, 1, 1, 1], rng.uniform(60, 400))]
-    return made._replace(per_s=[0.0] * minutes, closed_loop=at_work, ends_per_s=sum(at_work) / minutes / stay_s)
+    return made._replace(
+        per_s=[0.0] * minutes, closed_loop=at_work, ends_per_s=max(1e-6, sum(at_work) / minutes / stay_s)
+    )
 
 
 def _agents(rng: Random, made: Workload, usage: float) -> Workload:
