@@ -62,7 +62,7 @@ MAY_IMPORT = {
     "report": "chart notice outcome quantity rules rows store",
     "progress": "",
     "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store",
-    "ruletest": "engines fields pipeline quantity replay rules yamlfile",
+    "ruletest": "alerts engines fields pipeline quantity replay rules yamlfile",
     "cli": EVERYTHING,
 }
 
