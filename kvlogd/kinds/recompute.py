@@ -36,7 +36,7 @@ QUEUED = 0.25
 """Mean number waiting from which on a block is not calm."""
 CALM_KEPT = 12
 CALM_EVERY = 5
-"""Of the blocks with room in the pool, each so-many-th is learned from."""
+"""Of the blocks with room in the pool, at a load that is known, each so-many-th is learned from."""
 LEAST_CALM = 3
 MORE_PROMPTS = 1.2
 """Prompt work beyond this factor of that of calm blocks explains a slower generation."""
@@ -106,7 +106,8 @@ class Recompute:
         if last is None or fresh < BLOCK_RECORDS or last.ts_s - self._start_s < BLOCK_S:
             return self._judgement
         records = newest(window.recent, fresh)
-        if max([record.kv_usage for record in records]) < self._params.full and self._unlearned < CALM_EVERY:
+        known = self._unlearned < CALM_EVERY and load_bin(last.running) in self._usual
+        if known and max([record.kv_usage for record in records]) < self._params.full:
             self._unlearned += 1
             self._latest.clear()
             self._judgement = CLEAR

@@ -24,8 +24,8 @@ NAME = "skew"
 SCOPES = frozenset({Per.ENGINE})
 
 LEAST_RECORDS = 12
-BUSY = 1.0
-"""Mean number running below which an engine says nothing of itself."""
+BUSY = 2.0
+"""Mean number running below which single requests, not the engine, make the numbers."""
 EVEN = 1.33
 """Factor within which two engines have the same load."""
 SAME_HITS = 0.1
