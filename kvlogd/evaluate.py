@@ -57,11 +57,17 @@ class _Several:
         return combined(self._need_all, (part(window, at_s) for part in self._parts))
 
 
-def judge_of(condition: Condition, method: str) -> Judge:
-    """Return the evaluators of a condition, combined; `method` is what they judge by: a run or a source."""
+def judge_of(condition: Condition, method: str, shared: dict[tuple[str, Any], Judge]) -> Judge:
+    """Return the evaluators of a condition, combined; `method` is what they judge by: a run or a source.
+
+    Rules of one scope share the evaluators of equal conditions: asked twice at one time, they look once.
+    """
     if isinstance(condition, Leaf):
-        return _One(KINDS[condition.kind].make(condition.params), method)
-    return _Several(isinstance(condition, AllOf), [judge_of(part, method) for part in condition.parts])
+        key = (condition.kind, condition.params)
+        if key not in shared:
+            shared[key] = _One(KINDS[condition.kind].make(condition.params), method)
+        return shared[key]
+    return _Several(isinstance(condition, AllOf), [judge_of(part, method, shared) for part in condition.parts])
 
 
 def combined(need_all: bool, judgements: Iterator[Judgement]) -> Judgement:
@@ -94,14 +100,16 @@ def _merged(found: Sequence[Finding]) -> Finding:
 class _AtWork:
     """One rule on one run or source."""
 
-    def __init__(self, rule: Rule, key: AlertKey, source: str, engine_index: int | None) -> None:
+    def __init__(
+        self, rule: Rule, key: AlertKey, source: str, engine_index: int | None, shared: dict[tuple[str, Any], Judge]
+    ) -> None:
         self.rule = rule
         self.key = key
         self.source = source
         self.engine_index = engine_index
         method = "judge_source" if rule.per is Per.SOURCE else "judge"
-        self.when = judge_of(rule.when, method)
-        self.unless = [judge_of(condition, method) for condition in rule.unless]
+        self.when = judge_of(rule.when, method, shared)
+        self.unless = [judge_of(condition, method, shared) for condition in rule.unless]
         self.standing: Standing | None = None
         self.last: Judgement = NoEvidence()
         self.failures = 0
@@ -141,8 +149,9 @@ class Bench:
     def of_engine(cls, rules: Iterable[Rule], life: Life) -> "Bench":
         """Return the rules that judge each engine, for one run."""
         engine, run_id = life.engine, life.run.run_id
+        shared: dict[tuple[str, Any], Judge] = {}
         return cls(
-            _AtWork(rule, AlertKey(rule.id, engine.label, run_id), engine.source, engine.engine_index)
+            _AtWork(rule, AlertKey(rule.id, engine.label, run_id), engine.source, engine.engine_index, shared)
             for rule in rules
             if rule.per is Per.ENGINE
         )
@@ -150,13 +159,17 @@ class Bench:
     @classmethod
     def of_source(cls, rules: Iterable[Rule], source: str) -> "Bench":
         """Return the rules that judge a whole source."""
+        shared: dict[tuple[str, Any], Judge] = {}
         return cls(
-            _AtWork(rule, AlertKey(rule.id, source, None), source, None) for rule in rules if rule.per is Per.SOURCE
+            _AtWork(rule, AlertKey(rule.id, source, None), source, None, shared)
+            for rule in rules
+            if rule.per is Per.SOURCE
         )
 
     def renewed(self) -> "Bench":
         """Return the same rules and alerts with evaluators that know nothing yet: after the clock went back."""
-        fresh = Bench(_AtWork(work.rule, work.key, work.source, work.engine_index) for work in self._works)
+        shared: dict[tuple[str, Any], Judge] = {}
+        fresh = Bench(_AtWork(work.rule, work.key, work.source, work.engine_index, shared) for work in self._works)
         for new, old in zip(fresh._works, self._works, strict=True):
             new.standing = old.standing
         return fresh

@@ -39,6 +39,30 @@ EVIDENCE = {
     "unread_share": ("stats-like lines that could not be read", "share"),
     "standstill_for": ("no throughput for", "duration"),
     "events": ("events in the span", "count"),
+    "queued": ("requests in the queue, of late", "count"),
+    "beside": ("requests running beside it", "count"),
+    "queue_per_h": ("queue grows an hour by", "count"),
+    "wait_s": ("wait that the queue means", "duration"),
+    "full_for": ("time spent full, of late", "duration"),
+    "pool_tokens": ("tokens that the pool holds", "count"),
+    "longest_tokens": ("tokens that one request may have", "count"),
+    "tokens_each": ("KV tokens of each request", "count"),
+    "evictions": ("requests evicted", "count"),
+    "evictions_per_min": ("evicted a minute", "count"),
+    "evictions_seen": ("requests seen to go back to the queue", "count"),
+    "lost_work": ("share of the work that is lost", "share"),
+    "usual_tps": ("usual at this load", "count"),
+    "hit_rate": ("prefix-cache hit rate now", "share"),
+    "usual_hit_rate": ("usual hit rate", "share"),
+    "usual_running": ("usual requests running", "count"),
+    "prompts_each": ("prompt tokens for each generated one", "number"),
+    "usual_prompts_each": ("usual prompt tokens for each generated one", "number"),
+    "own_pace": ("tokens a second for each request", "number"),
+    "siblings_pace": ("the same on its siblings", "number"),
+    "own_held": ("share of the pool for each request", "share"),
+    "siblings_held": ("the same on its siblings", "share"),
+    "siblings": ("siblings compared with", "count"),
+    "siblings_running": ("requests running on its siblings", "count"),
     "moved": ("moved over the span", "number"),
 }
 """Evidence that is shown, in this order: its words and its unit."""
@@ -117,6 +141,63 @@ def _creep(event: AlertEvent, evidence: Mapping[str, float]) -> str:
     return f"{now} a token at {running} running, was {before}; +{100 * evidence['slower']:.0f} % for {lasted}"
 
 
+def _queue(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
+    per_min = evidence["queue_per_h"] / 60
+    growth = f"; {per_min:.1f} more a minute" if per_min >= 0.1 else "; it does not drain"
+    wait = f", a wait of about {about_text(evidence['wait_s'])}" if "wait_s" in evidence else ""
+    return (
+        f"{evidence['queued']:.0f} waiting beside {evidence['beside']:.0f} running for "
+        f"{duration_text(evidence['lasted_s'])}, pool {share_text(evidence['usage_now'])} full{wait}{growth}"
+    )
+
+
+def _busy(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
+    return f"pool full for {duration_text(evidence['full_for'])} of late, and what comes is served"
+
+
+def _too_long(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
+    return (
+        f"{evidence['queued']:.0f} waiting and none running: a request may have {evidence['longest_tokens']:,.0f} "
+        f"tokens, the pool holds {evidence['pool_tokens']:,.0f}"
+    )
+
+
+def _evicted(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
+    lost = f"; {share_text(evidence['lost_work'])} of the work is done again" if "lost_work" in evidence else ""
+    return f"{evidence['evictions_per_min']:.0f} requests a minute evicted with {evidence['running']:.0f} running{lost}"
+
+
+def _slowed(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
+    return (
+        f"{evidence['generation_tps']:.0f} tokens/s where {evidence['usual_tps']:.0f} are usual at this load, requests "
+        f"go back to the queue, pool {share_text(evidence['usage_now'])} full"
+    )
+
+
+def _hit_rate(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
+    now, usual = share_text(evidence["hit_rate"]), share_text(evidence["usual_hit_rate"])
+    return (
+        f"hit rate {now} where {usual} was usual; {evidence['prompts_each']:.1f} prompt tokens computed for each "
+        f"generated one, {evidence['usual_prompts_each']:.1f} before"
+    )
+
+
+def _slow_rank(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
+    siblings = count_text(round(evidence["siblings"]), "sibling")
+    return (
+        f"{evidence['own_pace']:.1f} tokens/s for each request, {evidence['siblings_pace']:.1f} on {siblings}, at "
+        f"{evidence['running']:.0f} running beside {evidence['siblings_running']:.0f}"
+    )
+
+
+def _full_rank(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
+    siblings = count_text(round(evidence["siblings"]), "sibling")
+    return (
+        f"{share_text(evidence['own_held'])} of the pool for each request, {share_text(evidence['siblings_held'])} on "
+        f"{siblings}, at {evidence['running']:.0f} running beside {evidence['siblings_running']:.0f}"
+    )
+
+
 def _until_full(evidence: Mapping[str, float]) -> str:
     if "full_in_s" not in evidence:
         return ""
@@ -133,6 +214,17 @@ _HEADLINES = (
     ({"crashed"}, lambda _event, _evidence: "the engine core is dead"),
     ({"silent_s", "running", "waiting"}, _stall),
     ({"token_s", "token_before_s", "slower", "running"}, _creep),
+    ({"queued", "beside", "queue_per_h", "lasted_s", "usage_now"}, _queue),
+    ({"queued", "longest_tokens", "pool_tokens"}, _too_long),
+    (
+        {"full_for"},
+        lambda _, facts: f"pool full for {duration_text(facts['full_for'])} of late, and what comes is served",
+    ),
+    ({"evictions_per_min", "running"}, _evicted),
+    ({"generation_tps", "usual_tps", "usage_now"}, _slowed),
+    ({"hit_rate", "usual_hit_rate", "prompts_each", "usual_prompts_each"}, _hit_rate),
+    ({"own_pace", "siblings_pace", "siblings", "siblings_running", "running"}, _slow_rank),
+    ({"own_held", "siblings_held", "siblings", "siblings_running", "running"}, _full_rank),
     *(({name}, _one_number(name)) for name in ("frozen_for", "blind_for", "unread_share")),
 )
 """What is said of a finding, by the evidence that it takes to say it."""

@@ -296,6 +296,8 @@ class Pipeline:
     def _open(self, life: Life) -> Track:
         window = Window(life.run)
         window.has_connector = life.has_connector
+        window.peers = self.window.engines
+        window.peers[life.run.run_id] = window
         old = self._tracks.get(life.run.run_id)
         bench = old.bench.renewed() if old is not None else Bench.of_engine(self._rules, life)
         track = self._tracks[life.run.run_id] = Track(life, window, bench)
@@ -306,6 +308,7 @@ class Pipeline:
     def _close_ended(self, at_s: float) -> None:
         for life in self.fleet.ended:
             track = self._tracks.pop(life.run.run_id, None)
+            self.window.engines.pop(life.run.run_id, None)
             if track is not None:
                 self._note_abstained(track)
                 self._alert_events += track.bench.end(at_s, "restart")

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from kvlogd.alerts import LOUDNESS
 from kvlogd.engines import Ids
 from kvlogd.errors import ConfigError
 from kvlogd.fields import Count, Duration, Points
-from kvlogd.model import AlertEvent, AlertState, Event, EventKind, Stats
+from kvlogd.model import AlertEvent, AlertState, Event, EventKind, Severity, Stats
 from kvlogd.pipeline import Pipeline
 from kvlogd.quantity import duration_text, series
 from kvlogd.rules import Rule
@@ -36,6 +37,7 @@ class EngineCase(_Frozen):
     block_size: Count = 16
     interval: Duration = 10.0
     connector: bool = False
+    max_model_len: Count | None = None
 
 
 class EventCase(_Frozen):
@@ -53,6 +55,8 @@ class Expect(_Frozen):
     before: Duration | None = None
     before_share_lost: Points | None = None
     resolves: bool | None = None
+    severity: Severity | None = None
+    """How loud: it must fire so, and no louder."""
 
 
 class Case(_Frozen):
@@ -61,6 +65,8 @@ class Case(_Frozen):
     name: str
     engine: EngineCase = EngineCase()
     series: dict[str, str] | None = None
+    siblings: tuple[dict[str, str], ...] = ()
+    """The series of other engines of the same server; what is expected is of the first."""
     events: tuple[EventCase, ...] = ()
     log: str | None = None
     year: int = 2026
@@ -70,10 +76,11 @@ class Case(_Frozen):
     def _one_input(self) -> "Case":
         if (self.series is None) == (self.log is None):
             raise ValueError("give one of series and log")
-        for name, text in (self.series or {}).items():
-            if name not in Stats._fields[4:]:
-                raise ValueError(f"no column of that name: {name}")
-            series(text)
+        for columns in (self.series or {}, *self.siblings):
+            for name, text in columns.items():
+                if name not in Stats._fields[4:]:
+                    raise ValueError(f"no column of that name: {name}")
+                series(text)
         return self
 
 
@@ -108,15 +115,15 @@ def run_file(path: Path, rules: Mapping[str, Rule]) -> Iterator[Result]:
         if case.log is not None and not (path.parent / case.log).exists():
             yield Result(path, rule.id, case.name, (), "its log is not there", "")
             continue
-        records = list(_records(case)) if case.log is None else None
+        records = list(_records(case, case.series or {}, 0)) if case.log is None else None
         events = _run_series(rule, case, records) if records is not None else _run_log(rule, case, path.parent)
         first_s = records[0].ts_s if records else None
         faults = [fault for expect in case.expect for fault in _faults(expect, events, first_s)]
         yield Result(path, rule.id, case.name, faults, "", _chart(records, events) if faults and records else "")
 
 
-def _records(case: Case) -> Iterator[Stats]:
-    columns = {name: series(text) for name, text in (case.series or {}).items()}
+def _records(case: Case, texts: Mapping[str, str], index: int) -> Iterator[Stats]:
+    columns = {name: series(text) for name, text in texts.items()}
     for i, row in enumerate(zip_longest(*columns.values())):
         values: dict[str, Any] = {name: value for name, value in zip(columns, row, strict=True) if value is not None}
         if "running" not in values or "kv_usage" not in values:
@@ -127,7 +134,7 @@ def _records(case: Case) -> Iterator[Stats]:
         values["waiting"] = int(values.get("waiting", 0))
         # vLLM prints the usage with one decimal of a per cent
         values["kv_usage"] = round(min(1.0, max(0.0, values["kv_usage"])), 3)
-        yield Stats(START_S + i * case.engine.interval, 1, 0, None, **values)
+        yield Stats(START_S + i * case.engine.interval, 1, index, None, **values)
 
 
 def _run_series(rule: Rule, case: Case, records: Sequence[Stats]) -> list[AlertEvent]:
@@ -136,17 +143,20 @@ def _run_series(rule: Rule, case: Case, records: Sequence[Stats]) -> list[AlertE
     numbers = {"num_gpu_blocks": float(engine.blocks), "block_size": float(engine.block_size)}
     if engine.connector:
         numbers["kv_connector"] = 1.0
+    if engine.max_model_len is not None:
+        numbers["max_model_len"] = float(engine.max_model_len)
     tokens = {"tokens": float(engine.blocks * engine.block_size)}
     pipeline.take([Event(START_S - 60, EventKind.BANNER, 1)])
     pipeline.take([Event(START_S - 50, EventKind.BLOCKS, 1, None, numbers)])
     pipeline.take([Event(START_S - 50, EventKind.KV_TOKENS, 1, None, tokens)])
     others = [Event(START_S + event.at, event.kind, 1) for event in case.events]
-    lines: list[Stats | Event] = [*records, *others]
+    siblings = [one for i, texts in enumerate(case.siblings, 1) for one in _records(case, texts, i)]
+    lines: list[Stats | Event] = [*records, *siblings, *others]
     lines.sort(key=lambda line: line.ts_s or 0.0)
     pipeline.take(lines)
     length = max(len(series(text)) for text in (case.series or {"": "0 x1"}).values())
     pipeline.advance(START_S + length * engine.interval)
-    return list(pipeline.harvest().alert_events)
+    return [event for event in pipeline.harvest().alert_events if not event.engine_index]
 
 
 def _run_log(rule: Rule, case: Case, folder: Path) -> list[AlertEvent]:
@@ -160,7 +170,14 @@ def _run_log(rule: Rule, case: Case, folder: Path) -> list[AlertEvent]:
 
 
 def _faults(expect: Expect, events: Sequence[AlertEvent], first_s: float | None) -> Iterator[str]:
-    fired = next((e for e in events if e.state is AlertState.FIRING), None)
+    firing = [e for e in events if e.state is AlertState.FIRING]
+    loud = expect.severity
+    if loud is not None:
+        louder = [e for e in firing if LOUDNESS.index(e.severity) > LOUDNESS.index(loud)]
+        if louder:
+            yield f"must be {loud} at most, and was {louder[0].severity} {_at(louder[0], first_s)}"
+        firing = [e for e in firing if e.severity is loud]
+    fired = next(iter(firing), None)
     if not expect.fires:
         if fired is not None:
             yield f"must not fire, and fired {_at(fired, first_s)}"

@@ -37,6 +37,8 @@ class Window:
         """Put to sleep or paused on purpose: requests wait and nothing moves, and that is no stall."""
         self.evidence = 0
         """Grows with everything that a rule may want to look at before the next tick."""
+        self.peers: dict[int, Window] = {}
+        """The windows of all present runs of the source by run, this one among them: shared, for rules that compare."""
         self._gap_s = 0.0
 
     def observe(self, stats: Stats) -> None:
@@ -97,6 +99,11 @@ class Window:
         found.reverse()
         return found
 
+    def pool_tokens(self) -> int | None:
+        """Return how many tokens the pool holds; None where the start-up lines do not say."""
+        run = self.run
+        return run.kv_tokens or (run.blocks * (run.block_size or 16) if run.blocks else None)
+
     def silent_s(self, at_s: float) -> float:
         """Return the seconds since the last record."""
         return at_s - self.last.ts_s if self.last is not None else at_s - self.first_s
@@ -114,6 +121,8 @@ class SourceWindow:
         self.ready_s: float | None = None
         self.requests_unseen = 0
         """Requests answered since the server was ready, or since the last stats record."""
+        self.engines: dict[int, Window] = {}
+        """The windows of the present runs, by run."""
 
     def is_suspect(self) -> bool:
         """Return whether there is anything to judge: no record since the server was ready, or lines not understood."""

@@ -168,3 +168,15 @@ def test_after_the_clock_went_back_the_alerts_stay_and_the_evaluators_are_new(ru
     fresh = bench.renewed()
     assert fresh.standings() == bench.standings()
     assert fresh.judge(window, START_S + 30) == []  # it fires already
+
+
+def test_equal_conditions_of_two_rules_are_looked_at_once(rule_of: MakeRule) -> None:
+    life = Fleet("vllm.log", Ids()).life_of(record(0))
+    stall = rule_of("stall:", "threshold: {signal: waiting, above: 99}")
+    bench = Bench.of_engine([stall, stall._replace(id="other")], life)
+    first, second = bench._works
+    assert first.when == second.when
+    assert first.when != Bench.of_engine([stall], life)._works[0].when
+    window = Window(life.run)
+    window.observe(record(0, waiting=9))
+    assert [event.key.rule for event in bench.judge(window, START_S + 60)] == ["my-rule", "other"]

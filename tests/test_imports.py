@@ -113,7 +113,7 @@ MAY_IMPORT = {
     "ask": "progress rows sheet status wire",
     "live": "ask config lock progress rows sheet sqlgate status store wire",
     "status": "quantity",
-    "ruletest": "engines fields pipeline quantity replay rules yamlfile",
+    "ruletest": "engines fields pipeline quantity replay rules yamlfile alerts",
     "cli": EVERYTHING,
 }
 

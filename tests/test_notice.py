@@ -87,6 +87,43 @@ def test_the_words_of_a_creep(more: dict[str, float], wanted: str) -> None:
         ({"frozen_for": 181.0, "bound": 180.0}, "records repeat bit by bit since 3 min 1 s"),
         ({"blind_for": 181.0, "bound": 180.0}, "no stats record for 3 min 1 s"),
         ({"unread_share": 0.25, "bound": 0.1}, "stats-like lines that could not be read 25.0 %"),
+        (
+            {"queued": 31.3, "beside": 33.9, "queue_per_h": 1511.0, "lasted_s": 130.0, "usage_now": 0.981},
+            "31 waiting beside 34 running for 2 min 10 s, pool 98.1 % full; 25.2 more a minute",
+        ),
+        (
+            {"queued": 9.0, "beside": 8.0, "queue_per_h": -3.0, "lasted_s": 600.0, "usage_now": 1.0, "wait_s": 300.0},
+            "9 waiting beside 8 running for 10 min, pool 100.0 % full, a wait of about 5 min; it does not drain",
+        ),
+        (
+            {"queued": 12.0, "longest_tokens": 131072.0, "pool_tokens": 41000.0, "lasted_s": 60.0, "usage_now": 0.0},
+            "12 waiting and none running: a request may have 131,072 tokens, the pool holds 41,000",
+        ),
+        ({"full_for": 77.0, "usage_now": 0.99}, "pool full for 1 min 17 s of late, and what comes is served"),
+        (
+            {"evictions": 151.0, "evictions_per_min": 45.3, "running": 86.6, "lost_work": 0.163},
+            "45 requests a minute evicted with 87 running; 16.3 % of the work is done again",
+        ),
+        (
+            {"evictions": 151.0, "evictions_per_min": 45.3, "running": 86.6},
+            "45 requests a minute evicted with 87 running",
+        ),
+        (
+            {"evictions_seen": 2.0, "generation_tps": 41.7, "usual_tps": 207.7, "usage_now": 0.933, "running": 7.5},
+            "42 tokens/s where 208 are usual at this load, requests go back to the queue, pool 93.3 % full",
+        ),
+        (
+            {"hit_rate": 0.372, "usual_hit_rate": 0.682, "prompts_each": 14.51, "usual_prompts_each": 4.74},
+            "hit rate 37.2 % where 68.2 % was usual; 14.5 prompt tokens computed for each generated one, 4.7 before",
+        ),
+        (
+            {"own_pace": 12.3, "siblings_pace": 31.0, "siblings": 7.0, "siblings_running": 46.0, "running": 45.0},
+            "12.3 tokens/s for each request, 31.0 on 7 siblings, at 45 running beside 46",
+        ),
+        (
+            {"own_held": 0.02, "siblings_held": 0.008, "siblings": 1.0, "siblings_running": 46.0, "running": 51.0},
+            "2.0 % of the pool for each request, 0.8 % on 1 sibling, at 51 running beside 46",
+        ),
         ({"kv_usage": 0.9512, "bound": 0.9}, "kv_usage 0.9512"),
         ({"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}, "a 1, b 2, c 3"),
         ({}, "found"),

@@ -95,6 +95,19 @@ def test_silence_counts_from_the_last_record_or_the_start() -> None:
     assert window_of(busy(0), busy(10)).silent_s(START_S + 30) == 20
 
 
+@pytest.mark.parametrize(
+    ("facts", "tokens"),
+    [
+        ({}, None),
+        ({"kv_tokens": 65536, "blocks": 9}, 65536),
+        ({"blocks": 100}, 1600),
+        ({"blocks": 100, "block_size": 32}, 3200),
+    ],
+)
+def test_the_pool_s_size_in_tokens(facts: dict[str, int], tokens: int | None) -> None:
+    assert Window(run_of()._replace(**facts)).pool_tokens() == tokens  # type: ignore[arg-type]
+
+
 # --- signals
 
 

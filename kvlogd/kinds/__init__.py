@@ -7,7 +7,7 @@ A kind has NAME, SCOPES, a frozen `Params` model, and `make(params)`, which retu
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from kvlogd.kinds import creep, floor, rate, stall, threshold, trend
+from kvlogd.kinds import capacity, collapse, creep, floor, rate, recompute, skew, stall, threshold, trend
 from kvlogd.model import Judgement
 from kvlogd.window import SourceWindow, Window
 
@@ -28,7 +28,9 @@ class SourceEvaluator(Protocol):
         ...
 
 
-KINDS: Mapping[str, Any] = {module.NAME: module for module in (creep, floor, rate, stall, threshold, trend)}
+KINDS: Mapping[str, Any] = {
+    module.NAME: module for module in (capacity, collapse, creep, floor, rate, recompute, skew, stall, threshold, trend)
+}
 
 
 def about(kind: str) -> str:
