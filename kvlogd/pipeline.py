@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
+from kvlogd.alerts import Standing
+from kvlogd.course import PastLife
 from kvlogd.engines import Fleet, Ids, Life
 from kvlogd.evaluate import Bench
 from kvlogd.model import AlertEvent, AlertState, Engine, Event, EventKind, Gap, Run, Stats
@@ -26,6 +28,8 @@ QUIET_END_S = 195.0
 may take, so that the end of a log is never taken for a hang with requests running."""
 UNSTORED = frozenset({EventKind.REQUEST, EventKind.ALIVE, EventKind.ITERATION, EventKind.MFU, EventKind.DIFFUSION})
 """Lines whose mere presence counts, or whose numbers nobody asks for yet."""
+PAST_LIVES = 4
+"""Lives of an engine that are remembered besides the present one."""
 SOURCE_WIDE = frozenset({EventKind.REQUEST, EventKind.SERVER_READY, EventKind.STATS_DISABLED, EventKind.ARGS})
 
 
@@ -64,6 +68,10 @@ class Pipeline:
         """(rule, engine) -> what was missing, for the runs that ended without a judgement."""
         self.runs_seen: set[tuple[int, int]] = set()
         """(engine_id, run_id)"""
+        self.past: dict[int, tuple[PastLife, ...]] = {}
+        """engine_id -> its latest lives that have ended."""
+        self._going_on: dict[int, list[Standing]] = {}
+        """engine_id -> alerts that outlived its last run."""
         self._rules = tuple(rules)
         self._source_bench = Bench.of_source(self._rules, source)
         self._tracks: dict[int, Track] = {}
@@ -129,6 +137,7 @@ class Pipeline:
         """End the alerts that an earlier reading told of at its log's end and that what came since does not confirm."""
         standing = {one.key for track in self._tracks.values() for one in track.bench.standings()}
         standing |= {one.key for one in self._source_bench.standings()}
+        standing |= {one.key for left in self._going_on.values() for one in left}
         latest = {event.key: event for event in told}
         for key, event in latest.items():
             if event.state is AlertState.FIRING and key not in standing and (self.now_s or 0.0) >= event.at_s:
@@ -231,7 +240,10 @@ class Pipeline:
         window = Window(life.run)
         window.has_connector = life.has_connector
         old = self._tracks.get(life.run.run_id)
-        bench = old.bench.renewed() if old is not None else Bench.of_engine(self._rules, life)
+        engine_id = life.engine.engine_id
+        window.past = self.past.get(engine_id, ())
+        going_on = self._going_on.pop(engine_id, ())
+        bench = old.bench.renewed() if old is not None else Bench.of_engine(self._rules, life, going_on)
         track = self._tracks[life.run.run_id] = Track(life, window, bench)
         self.window.stats_off_s = self.window.ready_s = None
         self.runs_seen.add((life.engine.engine_id, life.run.run_id))
@@ -241,12 +253,20 @@ class Pipeline:
         for life in self.fleet.ended:
             track = self._tracks.pop(life.run.run_id, None)
             if track is not None:
-                self._note_abstained(track)
+                self._note_abstained(track, ended=True)
                 self._alert_events += track.bench.end(at_s, "restart")
+                self._remember(track, at_s)
         self.fleet.ended = []
 
-    def _note_abstained(self, track: Track) -> None:
-        for rule, why in track.bench.abstained():
+    def _remember(self, track: Track, at_s: float) -> None:
+        engine_id = track.life.engine.engine_id
+        self._going_on[engine_id] = track.bench.standings()
+        ended = track.window.ended(at_s)
+        if ended is not None:
+            self.past[engine_id] = (*self.past.get(engine_id, ()), ended)[-PAST_LIVES:]
+
+    def _note_abstained(self, track: Track, *, ended: bool = False) -> None:
+        for rule, why in track.bench.abstained(ended=ended):
             self.abstained[rule, track.life.engine.label] = why
 
     # --- events

@@ -36,19 +36,20 @@ MAY_IMPORT = {
     "scan": "parse grammar envelope",
     "source": "",
     "engines": "",
-    "window": "quantity",
+    "course": "",
+    "window": "course quantity",
     "curve": "",
     "ladder": "curve",
-    "pace": "curve",
+    "pace": "course curve",
     "fields": "quantity window",
     "kinds": "kinds window",
-    "kinds.*": "window fields curve ladder pace",
+    "kinds.*": "window fields course curve ladder pace",
     "yamlfile": "quantity",
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",
     "alerts": "",
     "evaluate": "window kinds rules alerts engines",
-    "pipeline": "engines window evaluate rules",
+    "pipeline": "alerts course engines window evaluate rules",
     "notice": "quantity",
     "outcome": "",
     "tell": "notice outcome quantity rules",
@@ -81,8 +82,8 @@ MAY_NAME = {
 }
 
 PURE = (
-    "errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve ladder pace "
-    "kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart"
+    "errors model quantity envelope stamp grammar statsline eventline parse scan engines course window curve ladder "
+    "pace kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
