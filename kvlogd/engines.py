@@ -11,6 +11,7 @@ from itertools import chain, count
 from kvlogd.model import Engine, Event, EventKind, Run, Stats
 
 STARTS = frozenset({EventKind.BANNER, EventKind.ARGS, EventKind.ENGINE_START, EventKind.SERVER_START})
+ENDINGS = {EventKind.CRASH: "crash", EventKind.STOP: "stop", EventKind.KILLED: "killed"}
 CONCURRENT_S = 60.0
 """A process whose last record is younger than this when another's first one comes is taken to be alive still."""
 
@@ -82,7 +83,7 @@ class Server:
         self.before: tuple[dict[str, float | str], bool] = ({}, False)
         """Facts and connector of the life before, in case it has not ended."""
         self.ending: str | None = None
-        """Why the present life ends, if its log says so: `crash` or `stop`."""
+        """Why the present life ends, if its log says so."""
         self.last_s = float("-inf")
 
 
@@ -129,8 +130,8 @@ class Fleet:
         server = self._server_of(event)
         if event.kind in STARTS:
             self._starting(server, event)
-        if event.kind in (EventKind.CRASH, EventKind.STOP) and server.ending is None:
-            server.ending = "crash" if event.kind is EventKind.CRASH else "stop"
+        if event.kind in ENDINGS and server.ending is None:
+            server.ending = ENDINGS[event.kind]
         if event.kind in _FACT_KINDS:
             self._learn(server, event)
         if event.kind in (EventKind.KV_TRANSFER, EventKind.KV_EXPIRED) or event.numbers.get("kv_connector"):

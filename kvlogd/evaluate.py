@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from kvlogd import alerts
 from kvlogd.alerts import Standing
 from kvlogd.engines import Life
-from kvlogd.kinds import KINDS
+from kvlogd.kinds import KINDS, is_lasting
 from kvlogd.model import (
     Abstained,
     AlertEvent,
@@ -146,15 +146,19 @@ class Bench:
         self._works = list(works)
 
     @classmethod
-    def of_engine(cls, rules: Iterable[Rule], life: Life) -> "Bench":
-        """Return the rules that judge each engine, for one run."""
-        engine, run_id = life.engine, life.run.run_id
+    def of_engine(cls, rules: Iterable[Rule], life: Life, going_on: Iterable[Standing] = ()) -> "Bench":
+        """Return the rules that judge each engine, for one run; `going_on` are alerts that outlived the run before."""
+        engine, standings = life.engine, {standing.key: standing for standing in going_on}
         shared: dict[tuple[str, Any], Judge] = {}
-        return cls(
-            _AtWork(rule, AlertKey(rule.id, engine.label, run_id), engine.source, engine.engine_index, shared)
-            for rule in rules
-            if rule.per is Per.ENGINE
-        )
+        works = []
+        for rule in rules:
+            if rule.per is Per.ENGINE:
+                run_id = None if any(is_lasting(kind) for kind in rule.kinds()) else life.run.run_id
+                key = AlertKey(rule.id, engine.label, run_id)
+                work = _AtWork(rule, key, engine.source, engine.engine_index, shared)
+                work.standing = standings.get(work.key)
+                works.append(work)
+        return cls(works)
 
     @classmethod
     def of_source(cls, rules: Iterable[Rule], source: str) -> "Bench":
@@ -195,17 +199,21 @@ class Bench:
             work.standing = standing
 
     def end(self, at_s: float, reason: str) -> list[AlertEvent]:
-        """End all alerts of the scope: its run is over, or the rule is gone."""
+        """End the alerts of a run that is over; those about the engine, whatever its run, stand on."""
         events: list[AlertEvent] = []
         for work in self._works:
-            if work.standing is not None:
+            if work.standing is not None and work.key.run is not None:
                 events += alerts.end(work.standing, at_s, reason)
                 work.standing = None
         return events
 
-    def abstained(self) -> list[tuple[str, str]]:
-        """Return the rules whose last word was that the evidence is too thin, and what they lacked."""
-        return [(work.rule.id, work.last.why) for work in self._works if isinstance(work.last, Abstained)]
+    def abstained(self, *, ended: bool = False) -> list[tuple[str, str]]:
+        """Return the rules whose last word was that the evidence is too thin, and what they lacked.
+
+        Of a run that has `ended` only those that judge it by itself.
+        """
+        last = [(work, work.last) for work in self._works if work.key.run is not None or not ended]
+        return [(work.rule.id, word.why) for work, word in last if isinstance(word, Abstained)]
 
     def at_work(self) -> Iterator[tuple[Rule, str, Judgement, Standing | None]]:
         """Yield each rule with its scope, its last word and its alert."""

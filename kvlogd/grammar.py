@@ -313,4 +313,8 @@ CHATTER = (
 STATS_OFF = re.compile(rb"'disable_log_stats': True")
 
 OOM_RAW = re.compile(rb"torch\.(?:cuda\.)?OutOfMemoryError: ")
+KILLED_RAW = re.compile(
+    rb"[\w@.:-]{1,100}\.service: (?:Failed with result 'oom-kill'|A process of this unit has been killed by the OOM)"
+)
+"""What systemd writes into the unit's journal when the kernel has killed it for want of memory."""
 # fmt: on

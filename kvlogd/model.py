@@ -56,6 +56,7 @@ class EventKind(StrEnum):
     CRASH = "crash"
     CRASH_DUMP = "crash_dump"
     OOM = "oom"
+    KILLED = "killed"
     HANG_HINT = "hang_hint"
     SLEEP = "sleep"
     WAKE = "wake"

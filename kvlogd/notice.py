@@ -32,6 +32,10 @@ EVIDENCE = {
     "slower": ("longer by", "share"),
     "running": ("requests running", "count"),
     "waiting": ("requests waiting", "count"),
+    "lives": ("lives that went the same way", "count"),
+    "life_s": ("a life lasts about", "duration"),
+    "lost": ("pool in use at its end, above its beginning", "share"),
+    "next_in_s": ("until the next restart is due", "duration"),
     "silent_s": ("time since the last stats record", "duration"),
     "generation_tps": ("tokens generated a second", "count"),
     "frozen_for": ("records repeat bit by bit since", "duration"),
@@ -198,6 +202,18 @@ def _full_rank(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
     )
 
 
+def _recovery(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
+    lives = f"{count_text(round(evidence['lives']), 'life', 'lives')} of about {about_text(evidence['life_s'])} each"
+    if "lost" in evidence:
+        ill = f"lost {100 * evidence['lost']:.0f} % of the pool"
+    elif "slower" in evidence:
+        ill = f"got {100 * evidence['slower']:.0f} % slower"
+    else:
+        ill = "died or stood still at the end"
+    following = f"; next in about {about_text(evidence['next_in_s'])}" if "next_in_s" in evidence else ""
+    return f"{lives} {ill}{following}"
+
+
 def _until_full(evidence: Mapping[str, float]) -> str:
     if "full_in_s" not in evidence:
         return ""
@@ -211,6 +227,7 @@ def _until_full(evidence: Mapping[str, float]) -> str:
 _HEADLINES = (
     ({"shift", "lost_per_h", "running_low", "running_high"}, _leak),
     ({"idle_usage", "spells"}, _residue),
+    ({"lives", "life_s"}, _recovery),
     ({"crashed"}, lambda _event, _evidence: "the engine core is dead"),
     ({"silent_s", "running", "waiting"}, _stall),
     ({"token_s", "token_before_s", "slower", "running"}, _creep),
@@ -230,9 +247,9 @@ _HEADLINES = (
 """What is said of a finding, by the evidence that it takes to say it."""
 
 
-def count_text(number: int, noun: str) -> str:
+def count_text(number: int, noun: str, plural: str = "") -> str:
     """Return so many of something: `1 run`, `2 runs`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
 
 
 def points_per_hour(share_per_h: float) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from math import log
 from typing import NamedTuple
 
+from kvlogd.course import Part, part_of
 from kvlogd.curve import median
 from kvlogd.model import Stats
 
@@ -26,6 +27,8 @@ SLACK = 0.95
 """A counterpart may have this much less of a load and still count as no lighter."""
 COLDER = 0.05
 """How far the prefix cache's hit rate may lie below that of a counterpart."""
+HIDDEN = 0.05
+"""No more of the prompts than all but this share is taken to have been in the cache."""
 HEAVIER = 1.5
 """A counterpart may have been lighter by this factor: a token takes longer by no more than that."""
 NEAREST = 7
@@ -48,35 +51,33 @@ class Row(NamedTuple):
     usage: float
     """Share of the pool in use, weighted by what runs."""
     hit_rate: float
+    whole_prompt_tps: float
+    """With what the prefix cache held of the prompts, where `prompt_tps` leaves it out: longer contexts are slower."""
     token_s: float
     """Seconds that a token of one request takes."""
     unsteady: float
     """Variance of the running number per its mean."""
 
 
-def row_of(records: Sequence[Stats], least_running: float) -> Row | None:
-    """Return the row of some consecutive records; None where something else than their load sets the pace."""
-    n = len(records)
-    counts = [record.running for record in records]
-    running = sum(counts)
-    if running < least_running * n or max([record.kv_usage for record in records]) >= CROWDED:
+def row_of(part: Part, least_running: float) -> Row | None:
+    """Return the row of a part; None where something else than its load sets the pace."""
+    n, running = part.records, part.running
+    if running < least_running * n or part.most_usage >= CROWDED or not part.generation_tps:
         return None
-    generated = sum([record.generation_tps for record in records])
-    if not generated or sum([record.waiting for record in records]) > QUEUED * running:
+    if part.waiting > QUEUED * running or part.halted > HALTED * n:
         return None
-    if sum([record.generation_tps == 0.0 and record.running > 0 for record in records]) > HALTED * n:
-        return None
-    mean = running / n
+    mean, prompt_tps = running / n, part.prompt_tps / n
     return Row(
-        records[0].ts_s,
-        records[-1].ts_s,
+        part.start_s,
+        part.end_s,
         mean,
-        sum([record.prompt_tps for record in records]) / n,
-        generated / n,
-        sum([record.kv_usage * record.running for record in records]) / running,
-        records[-1].prefix_hit_rate or 0.0,
-        running / generated,
-        (sum([count * count for count in counts]) / n - mean * mean) / mean,
+        prompt_tps,
+        part.generation_tps / n,
+        part.running_usage / running,
+        part.hit_rate,
+        prompt_tps / max(HIDDEN, 1.0 - part.hit_rate),
+        running / part.generation_tps,
+        (part.squares / n - mean * mean) / mean,
     )
 
 
@@ -92,8 +93,12 @@ class Excess(NamedTuple):
 def excess_of(row: Row, reference: Sequence[Row]) -> Excess | None:
     """Return how much slower a row is than earlier ones of no less load; None where there are too few."""
     colder = row.hit_rate + COLDER
-    prompts = SLACK * row.prompt_tps
-    able = [one for one in reference if one.prompt_tps >= prompts and one.hit_rate <= colder]
+    prompts, whole = SLACK * row.prompt_tps, SLACK * row.whole_prompt_tps
+    able = [
+        one
+        for one in reference
+        if one.prompt_tps >= prompts and one.whole_prompt_tps >= whole and one.hit_rate <= colder
+    ]
     if len(able) < LEAST_COUNTERPARTS:
         return None
     ways = (list(_as_many_running(row, able)), list(_as_much_work(row, able)))
@@ -170,10 +175,10 @@ SCALES = (
     Scale(10, 2.0, 1, 6, (Rung(3, 1.6, 1.3, 3), Rung(6, 1.4, 1.2, 3)), 60),
     Scale(
         60,
-        0.8,
+        1.2,
         2,
         144,
-        (Rung(9, 1.35, 1.2, 12), Rung(18, 1.2, 1.1, 24), Rung(24, 1.12, 1.06, 48), Rung(36, 1.1, 1.05, 96)),
+        (Rung(9, 1.4, 1.25, 24), Rung(18, 1.25, 1.12, 24), Rung(24, 1.15, 1.08, 48), Rung(36, 1.12, 1.06, 96)),
     ),
 )
 """At 10 s a record: rows of 100 s and 10 min, stretches from 5 min to 6 hours, references up to a day."""
@@ -211,7 +216,7 @@ class ScaleState:
         self._pending.append(stats)
         if len(self._pending) < self.scale.records:
             return False
-        row = row_of(self._pending, self.scale.least_running)
+        row = row_of(part_of(self._pending), self.scale.least_running)
         self._pending = []
         self.seen += 1
         if row is not None and self.seen > self.scale.warm_up:

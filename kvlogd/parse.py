@@ -127,6 +127,8 @@ class Parser:
         found = grammar.OOM_RAW.match(text)
         if found is not None:
             return Event(envelope_s, EventKind.OOM, envelope_pid)
+        if grammar.KILLED_RAW.match(text) is not None:
+            return Event(envelope_s, EventKind.KILLED)
         # a record that stands near the start behind an unknown prefix is a dialect to learn; further in, a quotation
         self._count_lookalike(text, "unparsed" if 0 <= text.find(grammar.STATS_NEEDLE) < 160 else "quoted")
         return None

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from kvlogd import alerts
 from kvlogd.alerts import Standing
+from kvlogd.course import PastLife
 from kvlogd.engines import Fleet, Ids, Life
 from kvlogd.evaluate import Bench
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Engine, Event, EventKind, Judgement, Run, Stats
@@ -30,6 +31,8 @@ RELIVED_AT_ONCE = 2_000
 """Records of the past that are read without a pause."""
 UNSTORED = frozenset({EventKind.REQUEST, EventKind.ALIVE, EventKind.ITERATION, EventKind.MFU, EventKind.DIFFUSION})
 """Lines whose mere presence counts, or whose numbers nobody asks for yet."""
+PAST_LIVES = 4
+"""Lives of an engine that are remembered besides the present one."""
 SOURCE_WIDE = frozenset({EventKind.REQUEST, EventKind.SERVER_READY, EventKind.STATS_DISABLED, EventKind.ARGS})
 
 
@@ -75,6 +78,10 @@ class Pipeline:
         """(rule, engine) -> what was missing, for the runs that ended without a judgement."""
         self.runs_seen: set[tuple[int, int]] = set()
         """(engine_id, run_id)"""
+        self.past: dict[int, tuple[PastLife, ...]] = {}
+        """engine_id -> its latest lives that have ended."""
+        self._going_on: dict[str, list[Standing]] = {}
+        """engine_id -> alerts that outlived its last run."""
         self._rules = tuple(rules)
         self._source_bench = Bench.of_source(self._rules, source)
         self._tracks: dict[int, Track] = {}
@@ -143,6 +150,7 @@ class Pipeline:
         """End the alerts that an earlier reading told of at its log's end and that what came since does not confirm."""
         standing = {one.key for track in self._tracks.values() for one in track.bench.standings()}
         standing |= {one.key for one in self._source_bench.standings()}
+        standing |= {one.key for left in self._going_on.values() for one in left}
         latest = {event.key: event for event in told}
         for key, event in latest.items():
             if event.state is AlertState.FIRING and key not in standing and (self.now_s or 0.0) >= event.at_s:
@@ -196,7 +204,9 @@ class Pipeline:
         known = {standing.key for bench in self._benches() for standing in bench.standings()}
         rules = {rule.id for rule in self._rules}
         for key, standing in standings.items():
-            if key not in known:
+            if key not in known and key.rule in rules and key.run is None and key.scope != self.source:
+                self._going_on.setdefault(key.scope, []).append(standing)
+            elif key not in known:
                 reason = "restart" if key.rule in rules else "rule removed"
                 self._alert_events += alerts.end(standing, self.now_s or standing.seen_s, reason)
 
@@ -239,6 +249,7 @@ class Pipeline:
 
     def _changed_standings(self) -> tuple[list[Standing], list[AlertKey]]:
         now = {standing.key: standing for bench in self._benches() for standing in bench.standings()}
+        now |= {standing.key: standing for between in self._going_on.values() for standing in between}
         before, self._standings = self._standings, now
         changed = [standing for key, standing in now.items() if before.get(key) != standing]
         return changed, [key for key in before if key not in now]
@@ -299,7 +310,10 @@ class Pipeline:
         window.peers = self.window.engines
         window.peers[life.run.run_id] = window
         old = self._tracks.get(life.run.run_id)
-        bench = old.bench.renewed() if old is not None else Bench.of_engine(self._rules, life)
+        engine_id = life.engine.engine_id
+        window.past = self.past.get(engine_id, ())
+        going_on = self._going_on.pop(life.engine.label, ())
+        bench = old.bench.renewed() if old is not None else Bench.of_engine(self._rules, life, going_on)
         track = self._tracks[life.run.run_id] = Track(life, window, bench)
         self.window.stats_off_s = self.window.ready_s = None
         self.runs_seen.add((life.engine.engine_id, life.run.run_id))
@@ -310,12 +324,20 @@ class Pipeline:
             track = self._tracks.pop(life.run.run_id, None)
             self.window.engines.pop(life.run.run_id, None)
             if track is not None:
-                self._note_abstained(track)
+                self._note_abstained(track, ended=True)
                 self._alert_events += track.bench.end(at_s, "restart")
+                self._remember(track, at_s)
         self.fleet.ended = []
 
-    def _note_abstained(self, track: Track) -> None:
-        for rule, why in track.bench.abstained():
+    def _remember(self, track: Track, at_s: float) -> None:
+        engine_id = track.life.engine.engine_id
+        self._going_on[track.life.engine.label] = track.bench.standings()
+        ended = track.window.ended(at_s)
+        if ended is not None:
+            self.past[engine_id] = (*self.past.get(engine_id, ()), ended)[-PAST_LIVES:]
+
+    def _note_abstained(self, track: Track, *, ended: bool = False) -> None:
+        for rule, why in track.bench.abstained(ended=ended):
             self.abstained[rule, track.life.engine.label] = why
 
     # --- events

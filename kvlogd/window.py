@@ -7,11 +7,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from kvlogd.course import LEAST_PARTS, Course, PastLife
 from kvlogd.model import Event, EventKind, Run, Stats
 from kvlogd.quantity import Unit
 
 RECENT = 720
 """Records that are kept whole: 2 hours at vLLM's default interval of 10 s."""
+HANGS_S = 180.0
+"""A life that ends with requests and, for this long, no throughput has failed."""
 
 
 class Window:
@@ -31,6 +34,11 @@ class Window:
         self.frozen_since_s: float | None = None
         """Time of the first of the latest records that repeat each other bit by bit, with work and no throughput."""
         self.events: dict[EventKind, deque[float]] = {}
+        self.course = Course()
+        self.past: tuple[PastLife, ...] = ()
+        """The engine's lives before this one, the latest last."""
+        self.killed = False
+        """The system killed its process for want of memory."""
         self.crashed_s: float | None = None
         self.stopped = False
         self.paused = False
@@ -54,6 +62,7 @@ class Window:
         self.last = stats
         self.count += 1
         self.recent.append(stats)
+        self.course.observe(stats)
         if stats.running or stats.waiting:
             if stats.prompt_tps or stats.generation_tps:
                 self.zero_since_s = self.frozen_since_s = None
@@ -82,12 +91,26 @@ class Window:
             self.evidence += 1
         elif event.kind is EventKind.STOP:
             self.stopped = True
+        elif event.kind is EventKind.KILLED:
+            self.killed = True
         elif event.kind in (EventKind.SLEEP, EventKind.PAUSE):
             self.paused = True
         elif event.kind is EventKind.WAKE:
             self.paused = False
             # patience begins anew: what waited while it slept was not the engine's fault
             self.zero_since_s = at_s if self.zero_since_s is not None else None
+
+    def ended(self, at_s: float) -> PastLife | None:
+        """Return what is kept of this life now that it is over; None where it was too short to be one."""
+        course, last = self.course, self.last
+        if last is None or len(course.parts) < LEAST_PARTS:
+            return None
+        dead = self.killed or self.crashed_s is not None
+        failed = dead or (self.zero_since_s is not None and not self.paused and at_s - self.zero_since_s >= HANGS_S)
+        run = self.run
+        return PastLife(
+            run.run_id, run.started_s, last.ts_s, course.records, course.beginning(), course.ending(), failed
+        )
 
     def since(self, start_s: float) -> list[Stats]:
         """Return the kept records from `start_s` on, oldest first."""

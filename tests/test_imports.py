@@ -37,19 +37,20 @@ MAY_IMPORT = {
     "cutter": "",
     "source": "cutter",
     "engines": "",
-    "window": "quantity",
+    "course": "",
+    "window": "course quantity",
     "curve": "",
     "ladder": "curve",
-    "pace": "curve",
+    "pace": "course curve",
     "fields": "quantity window",
     "kinds": "kinds window",
-    "kinds.*": "window fields curve ladder pace",
+    "kinds.*": "window fields course curve ladder pace",
     "yamlfile": "quantity",
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",
     "alerts": "",
     "evaluate": "window kinds rules alerts engines",
-    "pipeline": "alerts engines window evaluate rules",
+    "pipeline": "alerts engines window evaluate rules course",
     "notice": "quantity",
     "outcome": "",
     "tell": "notice outcome quantity rules",
@@ -135,7 +136,7 @@ MAY_NAME = {
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
-    "pace minutes statements days rollup"
+    "pace minutes statements days rollup course"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}

@@ -71,6 +71,19 @@ def test_the_words_of_a_creep(more: dict[str, float], wanted: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ({"lost": 0.4, "next_in_s": 6 * HOUR}, "lost 40 % of the pool; next in about 6 h"),
+        ({"slower": 0.35}, "got 35 % slower"),
+        ({"failed": 1.0}, "died or stood still at the end"),
+    ],
+)
+def test_the_words_of_a_recovery(more: dict[str, float], wanted: str) -> None:
+    told = event({"lives": 3.0, "life_s": 9 * HOUR, **more}, rule="restart-recovery")
+    assert notice.subject(told) == f"restart-recovery vllm.log/1: 3 lives of about 9 h each {wanted}"
+
+
+@pytest.mark.parametrize(
     ("evidence", "wanted"),
     [
         ({"idle_usage": 0.068, "spells": 3.0}, "6.8 % of the pool held with nothing running, over 3 idle spells"),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvlogd.course import part_of
 from kvlogd.kinds.creep import Creep, Params
 from kvlogd.model import Abstained, Clear, Finding, Run, Stats
 from kvlogd.pace import SCALES, Row, ScaleState, excess_of, row_of
@@ -109,7 +110,7 @@ def rows(
 
 
 def test_a_row_has_the_time_of_a_token() -> None:
-    row = row_of(rows(10), 2.0)
+    row = row_of(part_of(rows(10)), 2.0)
     assert row is not None
     assert row.running == 8
     assert row.unsteady == 0
@@ -128,10 +129,10 @@ def test_a_row_has_the_time_of_a_token() -> None:
     ],
 )
 def test_what_else_sets_the_pace_gives_no_row(records: list[Stats]) -> None:
-    assert row_of(records, 2.0) is None
+    assert row_of(part_of(records), 2.0) is None
 
 
-ROW = Row(0.0, 600.0, 8.0, 900.0, 200.0, 0.2, 0.5, 0.04, 0.2)
+ROW = Row(0.0, 600.0, 8.0, 900.0, 200.0, 0.2, 0.5, 1800.0, 0.04, 0.2)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +142,7 @@ ROW = Row(0.0, 600.0, 8.0, 900.0, 200.0, 0.2, 0.5, 0.04, 0.2)
         ({"running": 9.0}, True),
         ({"prompt_tps": 1000.0}, False),
         ({"hit_rate": 0.4}, False),
+        ({"hit_rate": 0.6, "whole_prompt_tps": 2250.0}, False),
         ({"running": 13.0, "generation_tps": 300.0}, False),
         ({"running": 13.0, "generation_tps": 200.0}, True),
         ({"usage": 0.4, "running": 8.0, "generation_tps": 250.0}, False),

@@ -1,13 +1,14 @@
 """The kinds of condition that a rule may use: one module each, and this list of them.
 
 A kind has NAME, SCOPES, a frozen `Params` model, and `make(params)`, which returns a new evaluator for one run
-(or one source). To add a kind, write its module and its test, and name it here.
+(or one source). One that judges several lives of an engine says so with LASTING. To add a kind, write its module and
+its test, and name it here.
 """
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from kvlogd.kinds import capacity, collapse, creep, floor, rate, recompute, skew, stall, threshold, trend
+from kvlogd.kinds import capacity, collapse, creep, floor, rate, recompute, recovery, skew, stall, threshold, trend
 from kvlogd.model import Judgement
 from kvlogd.window import SourceWindow, Window
 
@@ -29,8 +30,14 @@ class SourceEvaluator(Protocol):
 
 
 KINDS: Mapping[str, Any] = {
-    module.NAME: module for module in (capacity, collapse, creep, floor, rate, recompute, skew, stall, threshold, trend)
+    module.NAME: module
+    for module in (capacity, collapse, creep, floor, rate, recompute, recovery, skew, stall, threshold, trend)
 }
+
+
+def is_lasting(kind: str) -> bool:
+    """Return whether a kind judges the lives of an engine: its alert goes on through a restart."""
+    return bool(getattr(KINDS[kind], "LASTING", False))
 
 
 def about(kind: str) -> str:

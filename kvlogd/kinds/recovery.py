@@ -1,0 +1,212 @@
+"""`recovery`: it degrades, a restart cures it, it degrades again: lost cache, slower tokens or failures, life by life.
+
+Each life of the engine is kept as twelve parts of its first quarter and twelve of its last. The last parts are held
+against the first ones of all lives kept (four and the present one), and only against those with as many running and
+as many prompts: a life degraded when it ended with 10 points more of the pool in use and that in its every record, or
+with tokens 15 % slower. It was cured when the next life began without. Two such lives, or one and the present life on
+the same way, make a finding; so do two lives in a row, of about the same length, that died or stood still at the end.
+Cannot see: lives of fewer than 40 records; a cure by something else than a restart; restarts that leave no trace.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from math import exp, log
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from kvlogd.course import LEAST_PARTS, Part, PastLife
+from kvlogd.curve import median
+from kvlogd.fields import Count, Points
+from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
+from kvlogd.pace import Row, excess_of, row_of
+from kvlogd.window import Window
+
+NAME = "recovery"
+SCOPES = frozenset({Per.ENGINE})
+LASTING = True
+"""Its alert is about several runs: no restart ends it."""
+
+GROWTH = 1.25
+"""The present life is looked at again when it has grown by this factor."""
+HALF = 0.5
+"""A cure takes away more than this share of what was lost, and a leak is in every record with as much of its size."""
+LEAST_SHIFTS = 3
+NEAREST = 5
+LEAST_RUNNING = 0.8
+ALIKE = 3.0
+"""Lives that fail for the same reason differ in length by no more than this factor."""
+OUTLIVED = 2.0
+"""A life of this many times the usual length that has not degraded says that it is over."""
+
+
+class Params(BaseModel):
+    """How much worse a life must end than it began."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lives: Count = 2
+    """Lives that must have degraded; the present one counts when it is on the same way."""
+    lost: Points = 0.1
+    """Share of the pool."""
+    slower: Points = 0.15
+    """By which share a token must take longer."""
+
+
+def make(params: Params) -> "Recovery":
+    """Return an evaluator for one run: what it knows of others stands in the window."""
+    return Recovery(params)
+
+
+class Ailment(NamedTuple):
+    """One way to degrade: how it is measured at a life's end, and whether the next life began without."""
+
+    name: str
+    measure: Callable[[Sequence[Part], Sequence[Part]], float | None]
+    """The end's parts and the beginnings' parts to how much worse it is; None where nothing can be compared."""
+    cured: Callable[[float, PastLife, PastLife], bool]
+
+
+class Recovery:
+    """Judges the lives of one engine."""
+
+    def __init__(self, params: Params) -> None:
+        self._params = params
+        self._looked = -1.0
+        self._judgement: Judgement = NoEvidence()
+
+    def judge(self, window: Window, at_s: float) -> Judgement:
+        """Return the verdict on the lives so far; it changes only as the present one grows."""
+        records = window.course.records
+        if records > self._looked:
+            self._looked = max(records * GROWTH, 1.0)
+            self._judgement = self._look(window)
+        return self._judgement
+
+    def _look(self, window: Window) -> Judgement:
+        if not window.past:
+            return Abstained("no life of this engine has ended yet: what a restart cures shows after one")
+        course = window.course
+        now: PastLife | None = None
+        if len(course.parts) >= LEAST_PARTS:
+            last_s = course.parts[-1].end_s
+            now = PastLife(
+                window.run.run_id,
+                window.run.started_s,
+                last_s,
+                course.records,
+                course.beginning(),
+                course.ending(),
+                False,
+            )
+        found = self._failures(window.past, window.run.started_s)
+        compared = False
+        for ailment, enough in ((POOL, self._params.lost), (PACE, self._params.slower)):
+            one = self._teeth(ailment, enough, window.past, now)
+            compared |= one is not None
+            found = one if isinstance(one, Finding) else found
+        if found is not None:
+            return found
+        if compared:
+            return Clear()
+        return Abstained(
+            "the lives of this engine have no load in common that would tell their beginnings from their ends"
+        )
+
+    def _teeth(
+        self, ailment: Ailment, enough: float, past: Sequence[PastLife], now: PastLife | None
+    ) -> Finding | Clear | None:
+        lives = [*past, now] if now is not None else list(past)
+        fresh = [part for life in lives for part in life.fresh]
+        sizes = [ailment.measure(life.stale, fresh) for life in lives]
+        if all(size is None for size in sizes):
+            return None
+        teeth: list[tuple[PastLife, float]] = []
+        for (life, size), (following, _) in pairwise(zip(lives, sizes, strict=True)):
+            if size is not None and size >= enough and ailment.cured(size, life, following):
+                teeth.append((life, size))
+        # the present life, or the last one as long as the present one is too young to tell whether it is cured
+        falling = sizes[-1] is not None and sizes[-1] >= enough
+        if not teeth or len(teeth) + falling < self._params.lives:
+            return Clear()
+        life_s = median(sorted([life.ended_s - life.started_s for life, _ in teeth]))
+        age_s = now.ended_s - now.started_s if now is not None else 0.0
+        if not falling and age_s > OUTLIVED * life_s:
+            return Clear()
+        size = median(sorted([size for _, size in teeth]))
+        evidence = {ailment.name: size, **_lives(len(teeth) + falling, life_s, age_s)}
+        return Finding(teeth[0][0].started_s, float(len(teeth) + falling), evidence)
+
+    def _failures(self, past: Sequence[PastLife], now_s: float) -> Finding | None:
+        """Return the finding that the latest lives failed, one after the other, after much the same time."""
+        failed: list[PastLife] = []
+        for life in reversed(past):
+            length_s = life.ended_s - life.started_s
+            if not life.failed or (failed and not _alike(length_s, failed[0].ended_s - failed[0].started_s)):
+                break
+            failed.append(life)
+        if len(failed) < self._params.lives:
+            return None
+        life_s = median(sorted([life.ended_s - life.started_s for life in failed]))
+        return Finding(failed[-1].started_s, float(len(failed)), {"failed": 1.0, **_lives(len(failed), life_s, 0.0)})
+
+
+def _alike(one_s: float, other_s: float) -> bool:
+    return max(one_s, other_s) <= ALIKE * min(one_s, other_s)
+
+
+def _lives(count: int, life_s: float, age_s: float) -> dict[str, float]:
+    evidence = {"lives": float(count), "life_s": life_s}
+    return evidence | ({"next_in_s": life_s - age_s} if life_s > age_s else {})
+
+
+def lost_share(stale: Sequence[Part], fresh: Sequence[Part]) -> float | None:
+    """Return how much more of the pool is in use than there was at no less load; None where too little compares."""
+    shifts = []
+    for part in stale:
+        running, prompts = 0.95 * part.running / part.records - 0.1, 0.95 * part.prompt_tps / part.records
+        able = sorted(
+            [
+                (one.running / one.records, one.usage / one.records)
+                for one in fresh
+                if one.running >= running * one.records and one.prompt_tps >= prompts * one.records
+            ]
+        )[:NEAREST]
+        if len(able) >= LEAST_SHIFTS:
+            shifts.append(part.usage / part.records - median(sorted([usage for _, usage in able])))
+    if len(shifts) < max(LEAST_SHIFTS, len(stale) // 3):
+        return None
+    shift = median(sorted(shifts))
+    least = min([part.least_usage for part in stale[-max(LEAST_SHIFTS, len(stale) // 3) :]])
+    return shift if least >= HALF * shift else 0.0
+
+
+def _pool_cured(size: float, life: PastLife, following: PastLife) -> bool:
+    least = min([part.least_usage for part in life.stale])
+    return min([part.least_usage for part in following.fresh]) < least - HALF * size
+
+
+def slower_share(stale: Sequence[Part], fresh: Sequence[Part]) -> float | None:
+    """Return by which share tokens take longer than they took at no less load; None where too little compares."""
+    reference = _rows(fresh)
+    found = [excess_of(row, reference) for row in _rows(stale)]
+    sizes = sorted([one.excess for one in found if one is not None])
+    return exp(median(sizes)) - 1.0 if len(sizes) >= LEAST_SHIFTS else None
+
+
+def _pace_cured(size: float, life: PastLife, following: PastLife) -> bool:
+    again = slower_share(following.fresh, life.fresh)
+    if again is not None:
+        return again < HALF * size
+    ends, begins = _rows(life.stale), _rows(following.fresh)
+    quickest = min([row.token_s for row in ends], default=0.0)
+    return bool(begins) and log(min([row.token_s for row in begins])) < log(quickest) - HALF * log(1.0 + size)
+
+
+def _rows(parts: Sequence[Part]) -> list[Row]:
+    rows = (row_of(part, LEAST_RUNNING) for part in parts)
+    return [row for row in rows if row is not None]
+
+
+POOL = Ailment("lost", lost_share, _pool_cured)
+PACE = Ailment("slower", slower_share, _pace_cured)
