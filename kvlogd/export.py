@@ -14,7 +14,7 @@ from kvlogd.errors import StoreError
 
 FOLDER = "export"
 WHOLE = (schema.ENGINES, schema.RUNS, schema.POSITIONS, schema.GAPS)
-_MOST_FILES = 200
+_MOST_FILES = 16
 _FOLDER_MODE = 0o750
 
 
@@ -39,15 +39,18 @@ def folder_of(store: Path) -> Path:
     return store.absolute().parent.resolve() / FOLDER
 
 
-def write(store: Source, wall_s: float, keep_s: float) -> int:
-    """Write what is due, back to `keep_s` ago; return how many files. Raises StoreError."""
+def write(store: Source, wall_s: float, keep_s: float) -> bool:
+    """Write what is due, back to `keep_s` ago, some files at a time; return False where more are left.
+
+    Raises StoreError.
+    """
     folder = folder_of(store.path)
-    due = [day for table in schema.EXPORTED for day in _due(store, folder, table.name, wall_s, keep_s)][:_MOST_FILES]
+    due = [day for table in schema.EXPORTED for day in _due(store, folder, table.name, wall_s, keep_s)]
     if not due:
-        return 0
+        return True
     try:
         folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
-        for table, day, rows in due:
+        for table, day, rows in due[:_MOST_FILES]:
             between = f"ts >= to_timestamp({day * days.DAY_S}) AND ts < to_timestamp({(day + 1) * days.DAY_S})"
             _write(store, f"SELECT * FROM {table} WHERE {between}", file_of(folder, table, day))  # noqa: S608
             _note(store, table, day, rows)
@@ -55,7 +58,7 @@ def write(store: Source, wall_s: float, keep_s: float) -> int:
             _write(store, f"SELECT * FROM {whole.name}", folder / f"{whole.name}.parquet")  # noqa: S608
     except OSError as error:
         raise StoreError(f"cannot export: {error.strerror}", where=str(folder), mend="free disk space") from error
-    return len(due)
+    return len(due) <= _MOST_FILES
 
 
 def prune(store: Path, before_day: int) -> None:

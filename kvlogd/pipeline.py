@@ -81,7 +81,7 @@ class Pipeline:
         self.past: dict[int, tuple[PastLife, ...]] = {}
         """engine_id -> its latest lives that have ended."""
         self._going_on: dict[str, list[Standing]] = {}
-        """engine_id -> alerts that outlived its last run."""
+        """Alerts that outlived the last run of an engine, by its label."""
         self._rules = tuple(rules)
         self._source_bench = Bench.of_source(self._rules, source)
         self._tracks: dict[int, Track] = {}

@@ -30,41 +30,42 @@ class Tended(export.Source, Protocol):
         ...
 
 
-def tend(store: Tended, wall_s: float, keep: Keep) -> None:
-    """Do what is due: cheap where nothing is, and enough once an hour.
+def tend(store: Tended, wall_s: float, keep: Keep) -> bool:
+    """Do what is due: cheap where nothing is, and enough once an hour; return False where more is left to do.
 
     Raises StoreError for the first thing that failed, after the rest was tried; call it again later.
     """
     failed: list[StoreError] = []
 
-    def tried(step: Callable[[], object]) -> bool:
+    def done(step: Callable[[], bool]) -> bool:
         try:
-            step()
+            return step()
         except StoreError as error:
             failed.append(error)
             return False
-        return True
 
-    filled = tried(lambda: rollup.fill(store, wall_s))
-    tried(lambda: export.write(store, wall_s, keep.minutes_s))
-    if filled:
-        tried(lambda: forget(store, wall_s, keep))
-    tried(store.checkpoint)
+    is_filled = done(lambda: rollup.fill(store, wall_s))
+    is_exported = done(lambda: export.write(store, wall_s, keep.minutes_s))
+    # An export that fails, on a disk that is full for instance, does not stop what makes room.
+    if is_filled and (is_exported or failed):
+        done(lambda: forget(store, wall_s, keep))
+    done(store.checkpoint)
     if failed:
         raise failed[0]
+    return is_filled and is_exported
 
 
-def forget(store: Tended, wall_s: float, keep: Keep) -> None:
+def forget(store: Tended, wall_s: float, keep: Keep) -> bool:
     """Delete whole days that are older than they are kept. Their samples must be in `minutes`."""
     ts = days.sql("ts")
     sql = f"SELECT {ts} AS day FROM samples UNION SELECT {ts} FROM events WHERE ts IS NOT NULL ORDER BY day"  # noqa: S608
     found = store.read(sql)
     now_s = days.trusted_s([day for (day,) in found], wall_s)
     if now_s is None:
-        return
+        return True
     raw_s = days.of(now_s - keep.raw_s) * days.DAY_S
     if raw_s <= rollup.raw_from_s(store):
-        return
+        return True
     minutes_day = days.of(now_s - max(keep.minutes_s, keep.raw_s))
     store.transact([
         *((f"DELETE FROM {table.name} WHERE ts < to_timestamp(?::DOUBLE)", [raw_s]) for table in schema.RAW),  # noqa: S608
@@ -78,3 +79,4 @@ def forget(store: Tended, wall_s: float, keep: Keep) -> None:
         ("INSERT INTO meta VALUES (?, ?)", [rollup.RAW_FROM, str(raw_s)]),
     ])  # fmt: skip
     export.prune(store.path, minutes_day)
+    return True

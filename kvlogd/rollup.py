@@ -11,6 +11,7 @@ from kvlogd import days, minutes
 
 _LATE = "kvlogd_late"
 _WAIT_S = 60
+_MOST_DAYS = 8
 RAW_FROM = "raw_from"
 
 
@@ -44,17 +45,22 @@ def raw_from_s(store: Tables) -> float:
     return float(found[0][0]) if found else 0.0
 
 
-def fill(store: Tables, wall_s: float) -> None:
-    """Roll up each minute that is over. Raises StoreError."""
+def fill(store: Tables, wall_s: float) -> bool:
+    """Roll up each minute that is over, of some days at a time; return False where more are left.
+
+    Raises StoreError.
+    """
     newest_s = store.newest_s()
     if newest_s is None:
-        return
+        return True
     from_s = raw_from_s(store)
     _merge_late(store, from_s)
     # A straggler of another source is caught by the next call; waiting a little makes that rare.
     end_s = min(wall_s, newest_s) // 60 * 60 - _WAIT_S
-    for day in _behind(store, from_s, end_s):
+    behind = _behind(store, from_s, end_s)
+    for day in behind[:_MOST_DAYS]:
         store.transact(_fill_day(day, end_s))
+    return len(behind) <= _MOST_DAYS
 
 
 def _behind(store: Tables, from_s: float, end_s: float) -> list[_Day]:

@@ -1,5 +1,6 @@
 """Minutes, exports and what is forgotten, on a real store."""
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from kvlogd.errors import StoreError
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Event, EventKind, Gap, Severity
 from kvlogd.retention import Keep
 from kvlogd.rows import Batch, Position
+from kvlogd.sqlgate import Format, answer
 from kvlogd.store import Store
 from tests.test_store import ENGINE, RUN, rows, sample
 
@@ -179,6 +181,24 @@ def test_each_day_is_exported_once_it_is_over(store: Store) -> None:
     assert (store.path.parent / "export" / "samples-2024-10-04.parquet").stat() == old
 
 
+def test_users_sql_cannot_write_or_read_where_the_export_may(store: Store) -> None:
+    fill(store, T0, 30)
+    fill(store, T0 + DAY_S, 30)
+    retention.tend(store, T0 + DAY_S + 600, KEEP)
+    before = files(store)
+    folder = store.path.parent / "export"
+    for sql in (
+        f"COPY samples TO '{folder}/mine.parquet'",
+        f"EXPLAIN ANALYZE COPY samples TO '{folder}/mine.parquet'",
+        f"SELECT * FROM read_parquet('{folder}/{before[-1]}')",
+        f"SELECT * FROM '{folder}/{before[-1]}'",
+        f"SELECT * FROM glob('{folder}/*')",
+    ):
+        with pytest.raises(StoreError, match="refused"):
+            answer(store, sql, Format.CSV, io.StringIO())
+    assert files(store) == before
+
+
 def test_exports_go_with_the_minutes(store: Store) -> None:
     for day in range(14):
         fill(store, T0 + day * DAY_S, 3)
@@ -187,6 +207,18 @@ def test_exports_go_with_the_minutes(store: Store) -> None:
     assert dated == [f"samples-{days.name(20_000 + day)}.parquet" for day in range(3, 13)]
     retention.tend(store, T0 + 13 * DAY_S + 900, KEEP)
     assert [name for name in files(store) if name.startswith("samples-")] == dated
+
+
+def test_a_long_backlog_is_done_in_steps_and_nothing_is_forgotten_before(store: Store) -> None:
+    for day in range(20):
+        fill(store, T0 + day * DAY_S, 3)
+    now_s = T0 + 19 * DAY_S + 600
+    assert not retention.tend(store, now_s, KEEP)
+    assert stored(store) == 60
+    assert not retention.tend(store, now_s, KEEP)
+    assert retention.tend(store, now_s, KEEP)
+    assert stored(store) == 3 * 4
+    assert len([name for name in files(store) if name.startswith("samples-")]) == 9
 
 
 def test_an_export_that_fails_stops_nothing_else(store: Store) -> None:
