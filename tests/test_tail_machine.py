@@ -180,6 +180,7 @@ class History(RuleBasedStateMachine):
     @rule(lengths=st.lists(st.integers(5, 300), min_size=1, max_size=3))
     def write_late(self, lengths: list[int]) -> None:
         assert self.late is not None
+        self.finish_half()
         first = self.written
         self.put(self.late, lengths)
         if self.late in self.orphans or (self.linked and self.late != self.fd):
