@@ -4,8 +4,9 @@ Rename rotation, copytruncate, truncation and growth past the old place, deletio
 identity and content (`kvlogd.followed`, `kvlogd.recall`), never by events. Files are read oldest first.
 Promises: each line once; what was lost for good is a gap with its reason, and its bytes where they are known; where
 it cannot be told whether a file was read, it is not read again.
-Does not promise: lines written to a deleted file after it was silent for `DRAIN_S`; to know of a file that came and
-went between two looks; to see a file rewritten within one tick of the file system's clock to its old length.
+Does not promise: what only a compressed copy holds any more (a gap says so); lines written to a deleted file after
+it was silent for `DRAIN_S`; to know of a file that came and went between two looks; to see a file rewritten within
+one tick of the file system's clock to its old length.
 """
 
 import errno
