@@ -20,7 +20,7 @@ from kvlogd.rows import Position
 
 HEAD = 1024
 """First bytes of a file that tell it from others."""
-HEADS = (32, 64, 128, 256, 512)
+HEADS = (16, 32, 64, 128, 256, 512)
 """Shorter heads, signed as well."""
 MARK = 512
 """Bytes before the place that was reached that must still be there."""

@@ -11,7 +11,7 @@ import glob
 import os
 import resource
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -150,16 +150,18 @@ class Tail:
     def _look(self, wall_s: float) -> None:
         self._troubles, self._blind = {}, set()
         self._found = self._find()
-        named = [str(path) for path in self._found]
-        bases = {_placed(path).base for path in named} | self._trails.keys()
+        named = {str(path) for path in self._found} | self._trails.keys()
+        bases = {_placed(path).base: _placed(path).base for path in named}
+        # where a log is a link, the file that it leads to is rotated beside that file
+        bases |= {home: base for base in list(bases) if (home := _home(base)) is not None and home not in bases}
         self._folders = {folder: _entries_of(folder, wall_s) for folder in {os.path.dirname(base) for base in bases}}  # noqa: PTH120
-        found: dict[str, dict[Identity, Candidate]] = {base: {} for base in bases}
+        found: dict[str, dict[Identity, Candidate]] = {base: {} for base in bases.values()}
         taken: dict[Identity, str] = {}
-        for path in sorted(named, key=os.path.islink):
-            self._add(found, taken, path, is_named=True)
+        for path in sorted(named, key=lambda path: (os.path.islink(path), path)):  # noqa: PTH114
+            self._add(found, taken, path, _placed(path).base, is_named=True)
         for folder in self._folders:
-            for path in self._rotated(folder, bases):
-                self._add(found, taken, path, is_named=False)
+            for path in self._rotated(folder, bases.keys()):
+                self._add(found, taken, path, bases[_placed(path).base], is_named=False)
         for base, candidates in found.items():
             self._reconcile(base, list(candidates.values()), wall_s)
         self._live = {base: _identity_at(base) for base in self._trails}
@@ -177,7 +179,7 @@ class Tail:
             self._places[trail.name] = trail.recall.remembered()[-MOST_REMEMBERED:]
             del self._trails[base]
 
-    def _rotated(self, folder: str, bases: set[str]) -> list[str]:
+    def _rotated(self, folder: str, bases: Collection[str]) -> list[str]:
         """Return the files of a folder that are rotations of one of the logs."""
         try:
             with os.scandir(folder) as entries:
@@ -190,10 +192,16 @@ class Tail:
         return [path for path in paths if path not in bases and _placed(path).base in bases]
 
     def _add(
-        self, found: dict[str, dict[Identity, Candidate]], taken: dict[Identity, str], name: str, *, is_named: bool
+        self,
+        found: dict[str, dict[Identity, Candidate]],
+        taken: dict[Identity, str],
+        name: str,
+        base: str,
+        *,
+        is_named: bool,
     ) -> None:
         """Add a file to those of its log, unless it is the same file as one of another log: a link to it."""
-        path, base, rotation = _placed(name)
+        path, _, rotation = _placed(name)
         if rotation.packed:
             if is_named:
                 self._troubles[path] = "compressed files are not followed: give them to kvlogd replay"
@@ -213,6 +221,11 @@ class Tail:
         identity = Identity.of(status)
         if taken.setdefault(identity, base) == base:
             found[base].setdefault(identity, Candidate(path, status, is_named, rotation))
+
+
+def _home(base: str) -> str | None:
+    """Return the log that a link leads to."""
+    return _placed(os.path.realpath(base)).base if os.path.islink(base) else None  # noqa: PTH114
 
 
 def _entries_of(folder: str, wall_s: float | None = None) -> tuple[int, int, int] | None:

@@ -4,8 +4,9 @@ Rename rotation, copytruncate, truncation and growth past the old place, deletio
 identity and content (`kvlogd.followed`, `kvlogd.recall`), never by events. Files are read oldest first.
 Promises: each line once; what was lost for good is a gap with its reason, and its bytes where they are known; where
 it cannot be told whether a file was read, it is not read again.
-Does not promise: lines written to a deleted file after it was silent for `DRAIN_S`; to know of a file that came and
-went between two looks; to see a file rewritten within one tick of the file system's clock to its old length.
+Does not promise: what only a compressed copy holds any more (a gap says so); lines written to a deleted file after
+it was silent for `DRAIN_S`; to know of a file that came and went between two looks; to see a file rewritten within
+one tick of the file system's clock to its old length.
 """
 
 import errno
@@ -207,7 +208,9 @@ class Trail:
         """Return from which byte on a file is to be read, its size for "not at all"; None leaves that open."""
         size, is_live = status.st_size, candidate.rotation.rank == _LIVE
         least = at_least.offset if at_least is not None else 0
-        if not is_live:
+        if is_live:
+            least = max(least, self._end_of_twin(fd, size))
+        else:
             if size == 0 or self._is_copy_of_live(fd, size):
                 return None
             if self._is_copy_of_read(fd, size, candidate.identity):
@@ -217,7 +220,7 @@ class Trail:
             self.recall.go_on(place, candidate.identity)
             return place.offset
         if is_live:
-            return max(least, self._end_of_twin(fd, size))
+            return least
         if self.recall.is_beginning(fd, size):
             return size
         if any(_is_cut(file) for file in self.files):  # since this look began: then it may be a copy after all
@@ -322,10 +325,12 @@ class Trail:
         piece = self._piece(file, chunk, wall_s, done=True)
         file.close()
         self.files.remove(file)
+        if piece.position is not None and file.has_name:
+            self.recall.places[file.identity] = piece.position
+        elif piece.position is not None:  # another file may get its inode at once
+            self.recall.lose(piece.position, Loss.GONE)
         if file.stamp is not None:
             self._settled[file.identity] = file.stamp
-        if piece.position is not None:
-            self.recall.places[file.identity] = piece.position
         return piece
 
     def _failed(self, file: Followed, error: OSError, wall_s: float) -> None:

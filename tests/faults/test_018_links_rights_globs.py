@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tailing import both_ways, descriptors_of, following, lines, numbers, writing
+from tests.tailing import both_ways, descriptors_of, following, lines, numbers, rotate, writing
 
 
 @both_ways
@@ -28,6 +28,29 @@ def test_a_link_that_is_switched(tmp_path: Path, is_watched: bool) -> None:
             for _ in range(10):
                 follower.poll(1.0)
             assert descriptors_of("targets/a") == []
+
+
+@both_ways
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["running", "stopped"])
+def test_the_file_that_a_link_leads_to_is_rotated(tmp_path: Path, is_watched: bool, is_stopped: bool) -> None:
+    link, target = tmp_path / "logs" / "vllm.log", tmp_path / "targets" / "0.log"
+    link.parent.mkdir()
+    target.parent.mkdir()
+    link.symlink_to(target)
+    with following(link, is_watched=is_watched) as follower, writing(target) as writer:
+        writer.lines(10)
+        follower.settle()
+        if is_stopped:
+            follower.kill()
+        for _ in range(2):
+            writer.lines(10)
+            rotate(target)
+            writer.reopen()
+        writer.lines(10)
+        follower.settle()
+        assert follower.numbers == list(range(40))
+        assert follower.gaps == []
+        assert {piece.log for piece in follower.stored} == {"vllm.log"}
 
 
 @both_ways

@@ -1,0 +1,192 @@
+"""Which files of a source are followed, from where, and what is said of them."""
+
+import gzip
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from kvlogd.recall import Loss
+from kvlogd.tail import Tail, globbed
+from tests.tailing import BUDGET, descriptors_of, following, lines, rotate, writing
+
+
+def test_patterns_find_files_and_paths_are_taken_as_they_are(tmp_path: Path) -> None:
+    for name in ("b.log", "a.log", "c.txt"):
+        (tmp_path / name).touch()
+    find = globbed([str(tmp_path / "missing.log"), str(tmp_path / "*.log"), str(tmp_path / "a*")])
+    assert find() == [tmp_path / "missing.log", tmp_path / "a.log", tmp_path / "b.log"]
+
+
+def test_a_log_that_is_new_is_read_from_its_start_and_its_past_is_not(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    (tmp_path / "vllm.log.1").write_bytes(lines([100]))
+    (tmp_path / "vllm.log-20260301").write_bytes(lines([101]))
+    log.write_bytes(lines(range(3)))
+    with following(log) as follower:
+        follower.settle()
+        follower.kill()
+        follower.settle()
+        assert follower.numbers == [0, 1, 2]
+        assert follower.gaps == []
+
+
+def test_rotated_files_that_the_source_names_are_read_oldest_first(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    (tmp_path / "vllm.log.2").write_bytes(lines(range(5)))
+    (tmp_path / "vllm.log.1").write_bytes(lines(range(5, 10)))
+    log.write_bytes(lines(range(10, 15)))
+    with following(tmp_path / "vllm.log*") as follower:
+        follower.settle()
+        assert follower.numbers == list(range(15))
+
+
+def test_a_log_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+    log = tmp_path / "later" / "vllm.log"
+    with following(log) as follower:
+        follower.settle()
+        assert [(health.log, health.state) for health in follower.health] == [("vllm", "waiting")]
+        assert follower.tail.folders() == {log.parent}
+        log.parent.mkdir()
+        log.write_bytes(lines(range(3)))
+        follower.poll(5.0)
+        assert follower.numbers == [0, 1, 2]
+        assert [(health.log, health.state, health.behind_bytes) for health in follower.health] == [
+            ("vllm.log", "reading", 0)
+        ]
+
+
+def test_new_folders_under_a_pattern_are_found(tmp_path: Path) -> None:
+    with following(tmp_path / "*" / "vllm.log") as follower:
+        follower.settle()
+        for number in range(3):
+            (tmp_path / str(number)).mkdir()
+            (tmp_path / str(number) / "vllm.log").write_bytes(lines([number]))
+        follower.poll(2.5)
+        follower.poll(2.5)
+        assert sorted(follower.numbers) == [0, 1, 2]
+
+
+def test_what_is_not_read_yet_is_said(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_bytes(lines(range(20_000)))
+    with following(log) as follower:
+        follower.poll(budget=1)
+        (health,) = follower.health
+        assert health.behind_bytes == log.stat().st_size - 256 * 1024
+
+
+def test_a_log_that_is_gone_is_forgotten_and_goes_on_when_it_comes_back(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_bytes(lines(range(100)))
+    with following(log) as follower:
+        follower.settle()
+        away = log.rename(tmp_path / "away")
+        follower.settle()
+        assert [health.state for health in follower.health] == ["waiting"]
+        assert descriptors_of("away") == []
+        away.rename(log)
+        with log.open("ab") as file:
+            file.write(lines(range(100, 110)))
+        follower.settle()
+        assert follower.numbers == list(range(110))
+        assert follower.gaps == []
+
+
+def test_a_log_that_is_replaced_by_a_copy_of_itself_is_not_read_again(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_bytes(lines(range(100)))
+    with following(log) as follower:
+        follower.settle()
+        for begin in (100, 110):
+            copy = tmp_path / "copy"
+            copy.write_bytes(log.read_bytes())
+            copy.rename(log)
+            with log.open("ab") as file:
+                file.write(lines(range(begin, begin + 10)))
+            follower.settle()
+        assert follower.numbers == list(range(120))
+
+
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["running", "stopped"])
+def test_an_old_file_that_is_unpacked_again_is_not_read_again(tmp_path: Path, is_stopped: bool) -> None:
+    log = tmp_path / "vllm.log"
+    with following(log) as follower, writing(log) as writer:
+        writer.lines(100)
+        follower.settle()
+        old = rotate(log)
+        writer.reopen()
+        writer.lines(5)
+        follower.settle()
+        packed = gzip.compress(old.read_bytes())
+        old.unlink()
+        follower.settle()
+        if is_stopped:
+            follower.kill()
+        old.write_bytes(gzip.decompress(packed))
+        follower.settle()
+        assert follower.numbers == list(range(105))
+        assert follower.gaps == []
+
+
+def test_a_file_from_another_time_that_is_put_beside_the_log_is_not_read(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_bytes(lines(range(5)))
+    with following(log) as follower:
+        follower.settle()
+        stray = tmp_path / "vllm.log.3"
+        stray.write_bytes(lines(range(1000, 1100)))
+        os.utime(stray, (time.time() - 3600,) * 2)
+        follower.settle()
+        assert follower.numbers == list(range(5))
+
+
+def test_a_crash_between_any_two_commits_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    for stored in range(8):
+        log = tmp_path / str(stored) / "vllm.log"
+        log.parent.mkdir()
+        with following(log) as follower, writing(log) as writer:
+            writer.lines(50)
+            follower.settle()
+            writer.lines(10)
+            log.with_name("vllm.log.1").write_bytes(log.read_bytes())
+            os.truncate(log, 0)
+            writer.lines(10)
+            for _ in range(3):
+                follower.poll(0.5, commits=False)
+            follower.pending = follower.pending[:stored]
+            follower.commit()
+            follower.kill()
+            follower.settle()
+            assert follower.numbers == list(range(70))
+            assert set(follower.reasons()) == {Loss.COPIED}
+
+
+def test_a_log_whose_last_look_was_long_ago_is_not_opened_at_rest(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_bytes(lines(range(5)))
+    tail = Tail("vllm", globbed([str(log)]), lambda base: base.name)
+    now_s = 0.0
+    for _ in range(5):
+        now_s += 0.5
+        tail.poll(BUDGET, now_s, time.time())
+    for _ in range(100):
+        now_s += 0.5
+        assert tail.poll(BUDGET, now_s, time.time()) == []
+    assert len(descriptors_of("vllm.log")) == 1
+    tail.close()
+    assert descriptors_of("vllm.log") == []
+
+
+def test_logs_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:
+    with following(tmp_path / "*.log") as follower:
+        for number in range(40):
+            log = tmp_path / f"job-{number}.log"
+            log.write_bytes(lines([number]))
+            follower.settle(rounds=1)
+            log.unlink()
+        follower.settle()
+        assert follower.numbers == list(range(40))
+        assert [health.state for health in follower.health] == ["waiting"]
+        assert descriptors_of("job-") == []
