@@ -30,8 +30,10 @@ COMMIT_S = 5.0
 COMMIT_RECORDS = 20_000
 """A commit costs about 12 ms however small it is: few at rest, large ones for a backlog."""
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
-TEND_S, REPORT_S = 3600.0, 10.0
-"""How often old rows are looked after, and how often it is said how the logs fare."""
+TEND_S, TEND_AGAIN_S = 3600.0, 30.0
+"""How often old rows are looked after, and how soon again where there is more to do."""
+REPORT_S = 10.0
+"""How often it is said how the logs fare."""
 EXTEND_S = 30.0
 FLUSH_S, STATUS_S = 1.0, 5.0
 """How long a query waits for what was read to be stored, and a status for the loop."""
@@ -209,7 +211,8 @@ class Daemon:
             return
         keeping = self.setup.config.store
         try:
-            tend(self.store, wall_s, Keep(keeping.keep_raw, keeping.keep_minutes))
+            if not tend(self.store, wall_s, Keep(keeping.keep_raw, keeping.keep_minutes)):
+                self._tended_s -= TEND_S - TEND_AGAIN_S
         except StoreError as error:
             self._voice.complain("store upkeep", str(error), now_s, wall_s)
         else:

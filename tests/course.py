@@ -17,7 +17,7 @@ def rule(
     path = folder / f"{id_}.yaml"
     path.write_text(
         f"id: {id_}\nverdict: kv-capacity\nseverity: warning\nper: engine\n"
-        f"when: {{threshold: {{signal: kv_usage, above: {above}}}}}}}\nfor: {for_}\nkeep_firing_for: {keep}\n{more}"
+        f"when: {{threshold: {{signal: kv_usage, above: {above}}}}}\nfor: {for_}\nkeep_firing_for: {keep}\n{more}"
         "why: it is full\ndo: [give it room]\n"
     )
     return load_rule(path)

@@ -12,7 +12,8 @@ from kvlogd.errors import StoreError
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Event, EventKind, Gap, Severity
 from kvlogd.retention import Keep
 from kvlogd.rows import Batch, Position
-from kvlogd.sqlgate import Format, answer
+from kvlogd.sheet import Format
+from kvlogd.sqlgate import answer
 from kvlogd.store import Store
 from tests.test_store import ENGINE, RUN, rows, sample
 
