@@ -23,7 +23,7 @@ from kvlogd.store import Store
 from kvlogd.stream import Reaped, Stream
 from kvlogd.tail import Tail, globbed
 
-BUDGET_BYTES = 8 << 20
+BUDGET_BYTES = 1 << 20
 """Bytes that are read of one source before the others have their turn."""
 MEMORY_S = 900.0
 """How often the memory of the rules is stored: what was read since is read again after a crash."""
