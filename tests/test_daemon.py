@@ -4,15 +4,18 @@ import contextlib
 import signal
 import subprocess
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kvlogd.store import Store
+from tests import envelopes
 from tests.command import installed
 from tests.daemon import PATIENCE_S, Running
 from tests.lines import line_of, record
+from tests.test_privacy import CANARY, found_in, poisoned
 
 REAL = Path(__file__).parent / "data" / "real" / "leak-to-hang-and-restart.log"
 COUNT = "SELECT count(*) AS n FROM samples"
@@ -173,3 +176,18 @@ def test_it_ends_while_it_reads_a_backlog(running: Running) -> None:
         stored = next(iter(store.read("SELECT count(*) FROM samples")))[0]
         offset = next(iter(store.read("SELECT max(byte_offset) FROM positions")))[0]
     assert running.log.read_bytes()[:offset].count(b"\n") == stored
+
+
+def test_no_canary_gets_into_store_memory_log_or_answers(running: Running) -> None:
+    """67a. Everything on disk is looked at, and what the rules remember unpacked."""
+    running.up()
+    running.log.write_bytes(envelopes.plain(poisoned()))
+    running.eventually(COUNT, lambda rows: rows[0]["n"] > 0)
+    answers = running.ask("status", "--json").out + running.ask("sql", "SELECT * FROM events").out
+    assert running.stop() == 0
+    running.log.unlink()
+    assert found_in(running.folder) == []
+    assert CANARY not in answers
+    with Store.open(running.store, read_only=True) as store:
+        [memory] = store.memories()
+    assert CANARY.encode() not in zlib.decompress(memory.memory)
