@@ -165,7 +165,7 @@ def main() -> int:
         "--rules", type=Path, metavar="DIR", help="judge the rules of this folder, not the shipped ones"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help="write docs/rightness.md")
     options = parser.parse_args()
     traces = mixed(options.seed, options.traces)
     found = judge_all(traces, options.rules, max(1, options.jobs))
