@@ -95,6 +95,8 @@ class Bar(NamedTuple):
     group: Group
     what: str
     value_of: Callable[[Figures], float | None]
+    interval_of: Callable[[Figures], tuple[float, float]] | None
+    """95 %; None where none is told."""
     limit: float
     at_least: bool = False
 
@@ -107,8 +109,16 @@ def _recall(got: Figures) -> float | None:
     return got.recall
 
 
+def _recall_interval(got: Figures) -> tuple[float, float]:
+    return proportion(got.found, got.positives)
+
+
 def _false(got: Figures) -> float | None:
     return got.false_per_week
+
+
+def _false_interval(got: Figures) -> tuple[float, float]:
+    return rate(got.false_pages, got.clean_weeks)
 
 
 def _loss(got: Figures) -> float | None:
@@ -119,18 +129,37 @@ def _false_of_streams(got: Figures) -> float | None:
     return got.false_pages / got.streams if got.streams else None
 
 
+def _false_of_streams_interval(got: Figures) -> tuple[float, float]:
+    return rate(got.false_pages, got.streams)
+
+
+def _recall_bar(question: Question, group: Group, limit: float) -> Bar:
+    return Bar(question, group, "recall", _recall, _recall_interval, limit, at_least=True)
+
+
+def _false_bar(question: Question, limit: float) -> Bar:
+    return Bar(question, ALL, "false pages per engine-week", _false, _false_interval, limit)
+
+
+def _loss_bar(group: Group, limit: float) -> Bar:
+    return Bar(Question.LEAK, group, "median share of the pool lost", _loss, None, limit)
+
+
 BARS = (
-    Bar(Question.LEAK, IDLE, "recall", _recall, 0.99, at_least=True),
-    Bar(Question.LEAK, IDLE, "median share of the pool lost", _loss, 0.04),
-    Bar(Question.LEAK, NEVER_IDLE, "recall", _recall, 0.85, at_least=True),
-    Bar(Question.LEAK, NEVER_IDLE, "median share of the pool lost", _loss, 0.10),
-    Bar(Question.LEAK, ALL, "false pages per engine-week", _false, 0.015),
-    Bar(Question.RESTART_RECOVERY, ALL, "recall", _recall, 0.92, at_least=True),
-    Bar(Question.RESTART_RECOVERY, ALL, "false pages per stream", _false_of_streams, 1 / 300),
-    Bar(Question.LATENCY_CREEP, ALL, "recall", _recall, 0.70, at_least=True),
-    Bar(Question.LATENCY_CREEP, ALL, "false pages per engine-week", _false, 0.03),
-    Bar(Question.ENGINE_STALL, ALL, "recall", _recall, 1.0, at_least=True),
-    Bar(Question.ENGINE_STALL, ALL, "false pages per engine-week", _false, 0.0),
+    _recall_bar(Question.LEAK, IDLE, 0.99),
+    _loss_bar(IDLE, 0.04),
+    _recall_bar(Question.LEAK, NEVER_IDLE, 0.85),
+    _loss_bar(NEVER_IDLE, 0.10),
+    _false_bar(Question.LEAK, 0.015),
+    _recall_bar(Question.RESTART_RECOVERY, ALL, 0.92),
+    Bar(
+        *(Question.RESTART_RECOVERY, ALL, "false pages per stream"),
+        *(_false_of_streams, _false_of_streams_interval, 1 / 300),
+    ),
+    _recall_bar(Question.LATENCY_CREEP, ALL, 0.70),
+    _false_bar(Question.LATENCY_CREEP, 0.03),
+    _recall_bar(Question.ENGINE_STALL, ALL, 1.0),
+    _false_bar(Question.ENGINE_STALL, 0.0),
 )
 
 
@@ -206,15 +235,27 @@ def _pair(values: Sequence[float], digits: int) -> str:
     return "" if middle is None or high is None else f"{middle:.{digits}f} / {high:.{digits}f}"
 
 
-def verdict_on_bars(judged: Sequence[Judged]) -> list[tuple[Bar, float | None, str]]:
-    """Return each bar, the figure held against it, and `kept`, `MISSED` or that there is no such rule."""
-    found: list[tuple[Bar, float | None, str]] = []
+class Held(NamedTuple):
+    """A bar, and the figure that was held against it."""
+
+    bar: Bar
+    value: float | None
+    interval: tuple[float, float] | None
+    word: str
+    """`kept`, `MISSED`, or that there is no such rule."""
+
+
+def verdict_on_bars(judged: Sequence[Judged]) -> list[Held]:
+    """Hold the figures of ours against each bar."""
+    found: list[Held] = []
     for bar in BARS:
         if OURS not in rules_of(judged, bar.question):
-            found.append((bar, None, NO_RULE))
+            found.append(Held(bar, None, None, NO_RULE))
             continue
-        value = bar.value_of(figures(filter(bar.group.takes, judged), bar.question, OURS))
-        found.append((bar, value, "kept" if bar.kept(value) else "MISSED"))
+        got = figures(filter(bar.group.takes, judged), bar.question, OURS)
+        value = bar.value_of(got)
+        interval = bar.interval_of(got) if bar.interval_of else None
+        found.append(Held(bar, value, interval, "kept" if bar.kept(value) else "MISSED"))
     return found
 
 
@@ -223,7 +264,8 @@ def _bars(judged: Sequence[Judged]) -> Table:
         [
             *(bar.question.value, bar.group.name, bar.what, f"{'>=' if bar.at_least else '<='} {bar.limit:.3g}"),
             *("" if value is None else f"{value:.3g}", word),
+            "" if interval is None else f"[{interval[0]:.3g}, {interval[1]:.3g}]",
         ]
-        for bar, value, word in verdict_on_bars(judged)
+        for bar, value, interval, word in verdict_on_bars(judged)
     ]
-    return Table("The bars", ("verdict", "engines", "figure", "bar", "got", ""), rows)
+    return Table("The bars", ("verdict", "engines", "figure", "bar", "got", "", "95 %"), rows)

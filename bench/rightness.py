@@ -82,6 +82,7 @@ def page(judged: Sequence[Judged], made: Made) -> str:
         f"engine streams, {weeks:.0f} engine-weeks. Do not edit: run the command again. These figures rank designs "
         "and show failure modes; they are not field rates.",
         "## The bars",
+        "A figure can keep its bar by luck: where the interval reaches across it, the traces were too few to tell.",
         as_markdown(bars),
         *(part for table in by_question if table.rows for part in (f"## {table.title}", as_markdown(table))),
         "## What was wrong",

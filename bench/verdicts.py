@@ -116,9 +116,9 @@ def as_json(judged: Sequence[Judged], made: Made) -> str:
         {
             "made": made._asdict(),
             "bars": [
-                {"verdict": bar.question, "engines": bar.group.name, "figure": bar.what, "bar": bar.limit}
-                | {"got": value, "result": word}
-                for bar, value, word in verdict_on_bars(judged)
+                {"verdict": held.bar.question, "engines": held.bar.group.name, "figure": held.bar.what}
+                | {"bar": held.bar.limit, "got": held.value, "interval": held.interval, "result": held.word}
+                for held in verdict_on_bars(judged)
             ],
             "tables": [table._asdict() for table in tables(judged)],
             "wrong": list(wrong(judged)),
@@ -165,7 +165,7 @@ def main() -> int:
         "--rules", type=Path, metavar="DIR", help="judge the rules of this folder, not the shipped ones"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help="write docs/rightness.md")
     options = parser.parse_args()
     traces = mixed(options.seed, options.traces)
     found = judge_all(traces, options.rules, max(1, options.jobs))
@@ -178,7 +178,7 @@ def main() -> int:
     else:
         print("\n\n".join(map(as_text, tables(found))))
         print("\n".join(["", "What was wrong", *(f"  {line}" for line in wrong(found))]))
-    return 1 if any(word == "MISSED" for *_, word in verdict_on_bars(found)) else 0
+    return 1 if any(held.word == "MISSED" for held in verdict_on_bars(found)) else 0
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from bench.traces.shapes import shape
 MOST_PER_S = 0.15, 1.5
 """Between these lies how many requests come at the peak of a day, at most: each costs time to simulate."""
 OVERLOAD_PER_S = 4.0
+LONGEST_MEAN_ANSWER = 2500
 MOST_PREFILL = 0.35
 """Share of the time that prefill may take: beyond it a server is overloaded by prompts alone."""
 
@@ -57,6 +58,14 @@ def lengths_of(rng: Random) -> Lengths:
     return Lengths(math.log(prompt), rng.uniform(0.4, 1.1), longest, math.log(output), rng.uniform(0.4, 0.9), 4096)
 
 
+def with_answers_of(lengths: Lengths, tokens: float) -> Lengths:
+    """Return lengths whose answers are so long on average, if they are shorter: few requests that keep many running."""
+    longer = min(tokens, LONGEST_MEAN_ANSWER) / mean_length(lengths.output_mu, lengths.output_sigma)
+    if longer <= 1:
+        return lengths
+    return lengths._replace(output_mu=lengths.output_mu + math.log(longer), output_max=16_384)
+
+
 def tenants_of(rng: Random, trace_class: TraceClass, duration_s: int) -> Tenants | None:
     """Draw the system prompts that requests share, if any."""
     tokens = rng.choice([0, 0, 256, 800, 2000])
@@ -94,12 +103,14 @@ def concurrency_of(rng: Random, trace_class: TraceClass, profile: Profile) -> fl
 def workload(rng: Random, trace_class: TraceClass, profile: Profile, duration_s: int, first_hour: float) -> Workload:
     """Draw a healthy server."""
     lengths, tenants = lengths_of(rng), tenants_of(rng, trace_class, duration_s)
-    context, output = mean_context(lengths), mean_length(lengths.output_mu, lengths.output_sigma)
     prompt = min(mean_length(lengths.prompt_mu, lengths.prompt_sigma), lengths.prompt_max)
     step_s = loguniform(rng, 0.008, 0.035)
     most_per_s = OVERLOAD_PER_S if trace_class is TraceClass.CAPACITY else loguniform(rng, *MOST_PER_S)
     usage = usage_at_peak(rng, trace_class, profile)
-    running = min(concurrency_of(rng, trace_class, profile), most_per_s * output * step_s * 1.3)
+    running = concurrency_of(rng, trace_class, profile)
+    lengths = with_answers_of(lengths, running / most_per_s / (1.3 * step_s))
+    context, output = mean_context(lengths), mean_length(lengths.output_mu, lengths.output_sigma)
+    running = min(running, most_per_s * output * step_s * 1.3)
     pool = int(min(150_000, max(1200, running * context / (BLOCK_TOKENS * usage))))
     most = rng.choice([128, 256, 256, 512])
     running = min(running, 0.8 * most)

@@ -49,7 +49,7 @@ def test_figures_leave_out_what_counts_neither_way() -> None:
 
 
 def test_bars_tell_what_was_missed_and_what_has_no_rule() -> None:
-    words = {(bar.question, bar.group.name, bar.what): word for bar, _, word in verdict_on_bars(MIXED)}
+    words = {(held.bar.question, held.bar.group.name, held.bar.what): held.word for held in verdict_on_bars(MIXED)}
     assert words[Question.LEAK, "idle lines", "recall"] == "kept"
     assert words[Question.LEAK, "never idle", "recall"] == "MISSED"
     assert words[Question.LEAK, "all", "false pages per engine-week"] == "MISSED"
@@ -62,7 +62,7 @@ def test_tables_are_aligned_and_the_page_marks_the_missed() -> None:
     assert lines[1].index("found") == lines[2].index("2/3")
     assert len(shown[0].rows) == 3 * (1 + len(RIVALS[Question.LEAK]))
     text = page(MIXED, MADE)
-    assert "| leak | never idle | recall | >= 0.85 | 0 | MISSED |" in text
+    assert "| leak | never idle | recall | >= 0.85 | 0 | MISSED | [0, 0.793] |" in text
     assert "| kvlogd |  | no such rule |" in text
     assert "- leak: missed in leak_abort-7-002-0 (constant)" in text
     assert "- leak: false in leak_abort-7-003-0 (constant) at 1.00 h" in text
