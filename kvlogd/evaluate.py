@@ -130,7 +130,7 @@ class _AtWork:
     def step(self, judgement: Judgement, at_s: float) -> tuple[AlertEvent, ...]:
         self.last = judgement
         if self.standing is None:
-            if isinstance(judgement, Abstained | NoEvidence) and self.rule.no_data is NoData.ALERT:
+            if self.rule.no_data is NoData.ALERT and isinstance(judgement, Abstained | NoEvidence):
                 judgement = Finding(at_s, None, {})
             if not isinstance(judgement, Finding):
                 return ()

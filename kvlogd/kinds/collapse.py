@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kvlogd.curve import median, newest
 from kvlogd.fields import Count, Duration, Points
-from kvlogd.model import Abstained, Clear, EventKind, Finding, Judgement, NoEvidence, Per
+from kvlogd.model import Abstained, Clear, EventKind, Finding, Judgement, NoEvidence, Per, Stats
 from kvlogd.window import Window
 
 NAME = "collapse"
@@ -128,12 +128,10 @@ class Collapse:
             self._highest = 0.0
         rate = last.prefix_hit_rate
         if rate is not None and last.running:
-            records = newest(window.recent, fresh)
-            running = sum([record.running for record in records]) / len(records)
-            deferred = sum([record.deferred or 0 for record in records]) / len(records)
-            prompt = sum([record.prompt_tps for record in records]) / len(records)
-            generation = sum([record.generation_tps for record in records]) / len(records)
-            self._keep(Block(last.ts_s, rate, rate, running, deferred, prompt, generation, last.kv_usage))
+            # most blocks only tell that the rate is as it was: what else they say is then not needed
+            needed = self._skipped + 1 >= self._stride or rate <= self._params.to * self._highest
+            records = newest(window.recent, fresh) if needed else [last]
+            self._keep(block_of(records, rate))
             self._judgement = self._look(window)
         self._taken, self._start_s = window.count, last.ts_s
         return self._judgement
@@ -188,6 +186,21 @@ class Collapse:
 CLEAR = Clear()
 YOUNG = Abstained("the run is young: its hit rate has no past to be compared with")
 UNSTEADY = Abstained("the hit rate of this run never lasted at one level")
+
+
+def block_of(records: list[Stats], rate: float) -> Block:
+    """Return the block of some records."""
+    n, last = len(records), records[-1]
+    return Block(
+        last.ts_s,
+        rate,
+        rate,
+        sum([record.running for record in records]) / n,
+        sum([record.deferred or 0 for record in records]) / n,
+        sum([record.prompt_tps for record in records]) / n,
+        sum([record.generation_tps for record in records]) / n,
+        last.kv_usage,
+    )
 
 
 def usual_of(blocks: list[Block]) -> Usual:
