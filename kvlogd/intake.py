@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from datetime import tzinfo
 from pathlib import Path
 
-from kvlogd import memory
+from kvlogd import alerts, memory
+from kvlogd.alerts import Standing
 from kvlogd.config import SourceConfig
 from kvlogd.container import ContainerTail
 from kvlogd.feed import Feed
@@ -38,6 +39,8 @@ class Intake:
         places = store.places()
         logs = revival.logs() | {place.source for place in places}
         self.feeds = [_feed(source, revival, places, logs) for source in setup.config.sources]
+        self._left = revival.standings_without(log for feed in self.feeds for log in feed.streams)
+        """Alerts about logs that no source names any more; they end with the first batch."""
         self._remembered_s: dict[str, float] = {}
         self._began_s = now_s
 
@@ -56,7 +59,8 @@ class Intake:
         memories = [
             self._memory(stream, now_s) for stream, got in reaped if is_last or self._is_due(stream, got, now_s)
         ]
-        return _joined([got for _, got in reaped], memories)
+        left, self._left = self._left, []
+        return _joined([got for _, got in reaped], memories, left)
 
     def _is_due(self, stream: Stream, got: Reaped, now_s: float) -> bool:
         # a memory without a life that the store knows is of no use
@@ -115,9 +119,10 @@ def _name_of(source: SourceConfig) -> Callable[[Path], str]:
     return lambda base: f"{source.name}/{base.name}"
 
 
-def _joined(reaped: list[Reaped], memories: list[Memory]) -> Batch:
+def _joined(reaped: list[Reaped], memories: list[Memory], left: list[Standing]) -> Batch:
     harvests: list[Harvest] = [got.harvest for got in reaped]
     alert_events: list[AlertEvent] = [event for h in harvests for event in h.alert_events]
+    alert_events += [event for one in left for event in alerts.end(one, one.seen_s, "source removed")]
     return Batch(
         engines=[engine for h in harvests for engine in h.engines],
         runs=[run for h in harvests for run in h.runs],
@@ -126,7 +131,7 @@ def _joined(reaped: list[Reaped], memories: list[Memory]) -> Batch:
         events=[event for h in harvests for event in h.events],
         alert_events=alert_events,
         standings=[standing for h in harvests for standing in h.standings],
-        over=[key for h in harvests for key in h.over],
+        over=[*(key for h in harvests for key in h.over), *(standing.key for standing in left)],
         gaps=[gap for got in reaped for gap in got.gaps],
         positions=[position for got in reaped for position in got.positions],
         memories=memories,

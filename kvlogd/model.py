@@ -233,4 +233,4 @@ class AlertEvent(NamedTuple):
     value: float | None
     evidence: Mapping[str, float]
     reason: str = ""
-    """Why it resolved: `cleared`, `restart`, `rule removed`."""
+    """Why it resolved: `cleared`, `restart`, `rule removed`, `source removed`, `the log went on` (of a replay)."""

@@ -5,7 +5,7 @@ stored rows of the lives that go on. Alerts stand as their rows say: none is tol
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import tzinfo
 
 from kvlogd import memory
@@ -33,6 +33,11 @@ class Revival:
     def logs(self) -> set[str]:
         """Return the logs of which something goes on."""
         return {self._engines[run.engine_id].source for run in self._open_runs} | {s.source for s in self._standings}
+
+    def standings_without(self, logs: Iterable[str]) -> list[Standing]:
+        """Return the alerts about logs that are none of these: nobody will judge them any more."""
+        followed = set(logs)
+        return [standing for standing in self._standings if standing.source not in followed]
 
     def stream(self, log: str, zone: tzinfo) -> tuple[Stream, Iterator[None]]:
         """Return the stream of a log and the steps that bring it to where it stood."""

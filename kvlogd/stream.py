@@ -92,6 +92,9 @@ class Stream:
 
     def is_due(self, now_s: float) -> bool:
         """Return whether so much time has passed that `rest` has something to do."""
+        if self._written_s is None and self.pipeline.now_s is not None:
+            # after a restart, silence is counted from now on: when the last line was written is not known
+            self._written_s, self._clock_s = now_s, self.pipeline.now_s
         if self._held_since_s is not None:
             return now_s - self._held_since_s >= REST_S
         return self._reached_s(now_s) >= self.pipeline.next_tick_s
@@ -117,10 +120,6 @@ class Stream:
         reaped = Reaped(self.pipeline.harvest(), list(self._positions.values()), self._gaps)
         self._positions, self._gaps = {}, []
         return reaped
-
-    def is_waiting(self) -> bool:
-        """Return whether there is anything to harvest."""
-        return bool(self._positions or self._gaps)
 
     def pending(self) -> int:
         """Return how many records wait to be harvested."""

@@ -32,25 +32,32 @@ class Course:
         self.at_s = 0.0
         self.live = Live(self.log, folder / "live.duckdb", rules=rules, wall_s=self.log.stat().st_mtime)
 
-    def write(self, usage: float, seconds: float, *, running: int = 4) -> None:
+    def write(self, usage: float, seconds: float, *, running: int = 4, moves: bool = True) -> None:
         """Write a record each ten seconds, of a pool so full, without anybody reading it."""
         end_s = self.at_s + seconds
         with self.log.open("ab") as out:
             while self.at_s < end_s:
-                out.write(line_of(self._record(usage, running)) + b"\n")
+                out.write(line_of(self._record(usage, running, moves=moves and running > 0)) + b"\n")
                 self.at_s += STEP_S
 
-    def _record(self, usage: float, running: int) -> Stats:
-        return record(self.at_s, running=running, prompt_tps=100.0, generation_tps=90.0, kv_usage=usage)
+    def _record(self, usage: float, running: int, *, moves: bool) -> Stats:
+        prompt_tps, generation_tps = (100.0, 90.0) if moves else (0.0, 0.0)
+        return record(self.at_s, running=running, prompt_tps=prompt_tps, generation_tps=generation_tps, kv_usage=usage)
 
-    def go(self, usage: float, seconds: float, *, running: int = 4) -> None:
+    def go(self, usage: float, seconds: float, *, running: int = 4, moves: bool = True) -> None:
         """Write records and read each as it comes."""
         end_s = self.at_s + seconds
         while self.at_s < end_s:
-            self.write(usage, STEP_S, running=running)
+            self.write(usage, STEP_S, running=running, moves=moves)
             self.live.clock.wall = self.log.stat().st_mtime
             self.live.turn(STEP_S)
             self.live.read_all()
+
+    def quiet(self, seconds: float) -> None:
+        """Let time pass without a line."""
+        for _ in range(round(seconds / STEP_S)):
+            self.at_s += STEP_S
+            self.live.turn(STEP_S)
 
     def told(self) -> list[Told]:
         """Commit, and return all that was told, times since the start."""

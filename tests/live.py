@@ -60,7 +60,11 @@ class Live:
         self.intake = self._begun()
 
     def _begun(self) -> Intake:
-        sources = (SourceConfig(name="chat", files=(str(self.log),), timezone="UTC"),)
+        sources = (
+            SourceConfig(
+                name="chat" if self.log.name == "vllm.log" else "other", files=(str(self.log),), timezone="UTC"
+            ),
+        )
         setup = Setup(Config(sources=sources, store=StoreConfig(path=self.db)), self.rules)
         return Intake(setup, self.store, self.clock.monotonic_s())
 
