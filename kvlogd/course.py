@@ -5,10 +5,13 @@ whether it lasts minutes or weeks, its beginning and its end are some parts each
 """
 
 from collections.abc import Sequence
+from operator import mul
 from typing import NamedTuple
 
 from kvlogd.model import Stats
 
+PROMPTS = Stats._fields.index("prompt_tps")
+"""Where prompt and generation rate, running, waiting and usage stand in a record, one after the other."""
 PART_RECORDS = 10
 MOST_PARTS = 192
 KEPT_PARTS = 12
@@ -42,23 +45,25 @@ class Part(NamedTuple):
 
 def part_of(records: Sequence[Stats]) -> Part:
     """Return the part that some consecutive records make (at least one)."""
-    counts = [record.running for record in records]
-    usages = [record.kv_usage for record in records]
-    generated = [record.generation_tps for record in records]
+    columns = list(zip(*records, strict=True))
+    prompts, generated, counts, waiting, usages = columns[PROMPTS : PROMPTS + 5]
+    halted = generated.count(0.0)
+    if halted:
+        halted = sum([tps == 0.0 and count > 0 for tps, count in zip(generated, counts, strict=True)])
     return Part(
         records[0].ts_s,
         records[-1].ts_s,
         len(records),
         sum(counts),
-        sum([count * count for count in counts]),
-        sum([record.waiting for record in records]),
-        sum([record.prompt_tps for record in records]),
+        sum(map(mul, counts, counts)),
+        sum(waiting),
+        sum(prompts),
         sum(generated),
         sum(usages),
-        sum([count * usage for count, usage in zip(counts, usages, strict=True)]),
+        sum(map(mul, counts, usages)),
         min(usages),
         max(usages),
-        sum([tps == 0.0 and count > 0 for tps, count in zip(generated, counts, strict=True)]),
+        halted,
         records[-1].prefix_hit_rate or 0.0,
     )
 

@@ -97,6 +97,11 @@ def _merged(found: Sequence[Finding]) -> Finding:
     return found[0]._replace(since_s=max(one.since_s for one in found), evidence=evidence)
 
 
+def outlives_runs(rule: Rule) -> bool:
+    """Return whether a rule judges several lives of an engine: its alert goes on through a restart."""
+    return any(is_lasting(kind) for kind in rule.kinds())
+
+
 class _AtWork:
     """One rule on one run or source."""
 
@@ -153,7 +158,7 @@ class Bench:
         works = []
         for rule in rules:
             if rule.per is Per.ENGINE:
-                run_id = None if any(is_lasting(kind) for kind in rule.kinds()) else life.run.run_id
+                run_id = None if outlives_runs(rule) else life.run.run_id
                 key = AlertKey(rule.id, engine.label, run_id)
                 work = _AtWork(rule, key, engine.source, engine.engine_index, shared)
                 work.standing = standings.get(work.key)

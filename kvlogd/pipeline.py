@@ -14,7 +14,7 @@ from kvlogd import alerts
 from kvlogd.alerts import Standing
 from kvlogd.course import PastLife
 from kvlogd.engines import Fleet, Ids, Life
-from kvlogd.evaluate import Bench
+from kvlogd.evaluate import Bench, outlives_runs
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Engine, Event, EventKind, Judgement, Run, Stats
 from kvlogd.rules import Rule
 from kvlogd.window import SourceWindow, Window
@@ -150,8 +150,9 @@ class Pipeline:
         """End the alerts that an earlier reading told of at its log's end and that what came since does not confirm."""
         standing = {one.key for track in self._tracks.values() for one in track.bench.standings()}
         standing |= {one.key for one in self._source_bench.standings()}
-        standing |= {one.key for left in self._going_on.values() for one in left}
-        latest = {event.key: event for event in told}
+        # what is about several lives can be confirmed only by who has seen them
+        lasting = {rule.id for rule in self._rules if outlives_runs(rule)}
+        latest = {event.key: event for event in told if event.key.rule not in lasting}
         for key, event in latest.items():
             if event.state is AlertState.FIRING and key not in standing and (self.now_s or 0.0) >= event.at_s:
                 end = event._replace(state=AlertState.RESOLVED, at_s=self.now_s or 0.0, reason="the log went on")

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlogd import notice
@@ -180,6 +180,7 @@ NUMBERS = st.one_of(st.floats(-1e12, 1e12), st.sampled_from([math.nan, math.inf,
     ),
     st.sampled_from([AlertState.FIRING, AlertState.RESOLVED]),
 )
+@settings(deadline=None)
 def test_any_evidence_can_be_told(evidence: dict[str, float], state: AlertState) -> None:
     told = event(evidence, state=state, reason="cleared")
     text = "\n".join([notice.subject(told), *notice.evidence_lines(evidence)])

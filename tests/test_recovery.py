@@ -97,6 +97,14 @@ def test_an_idle_moment_with_an_empty_pool_says_that_nothing_is_lost() -> None:
     assert told(*(with_idle(n) for n in range(4))) == []
 
 
+def test_a_later_reading_that_has_not_seen_the_lives_does_not_end_it() -> None:
+    events = told(*(life(n, leaks) for n in range(3)))
+    later = Pipeline("vllm.log", Ids(), RULES)
+    later.take(life(3, holds))
+    later.close_unconfirmed(events)
+    assert later.harvest().alert_events == []
+
+
 # --- failures
 
 

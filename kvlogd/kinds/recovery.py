@@ -4,7 +4,8 @@ Each life of the engine is kept as twelve parts of its first quarter and twelve 
 against the first ones of all lives kept (four and the present one), and only against those with as many running and
 as many prompts: a life degraded when it ended with 10 points more of the pool in use and that in its every record, or
 with tokens 15 % slower. It was cured when the next life began without. Two such lives, or one and the present life on
-the same way, make a finding; so do two lives in a row, of about the same length, that died or stood still at the end.
+the same way, make a finding; three where it is mild, below 1.5 times that. So do two lives in a row, of about the
+same length, that died or stood still at the end.
 Cannot see: lives of fewer than 40 records; a cure by something else than a restart; restarts that leave no trace.
 """
 
@@ -34,6 +35,8 @@ HALF = 0.5
 LEAST_SHIFTS = 3
 NEAREST = 5
 LEAST_RUNNING = 0.8
+MILD = 1.5
+"""Below this many times what is enough, it takes a life more."""
 ALIKE = 3.0
 """Lives that fail for the same reason differ in length by no more than this factor."""
 OUTLIVED = 2.0
@@ -73,6 +76,8 @@ class Recovery:
     def __init__(self, params: Params) -> None:
         self._params = params
         self._looked = -1.0
+        self._past_sizes: dict[str, list[float | None]] = {}
+        """By ailment, how degraded each past life was at its end: that changes no more."""
         self._judgement: Judgement = NoEvidence()
 
     def judge(self, window: Window, at_s: float) -> Judgement:
@@ -116,9 +121,13 @@ class Recovery:
     def _teeth(
         self, ailment: Ailment, enough: float, past: Sequence[PastLife], now: PastLife | None
     ) -> Finding | Clear | None:
-        lives = [*past, now] if now is not None else list(past)
-        fresh = [part for life in lives for part in life.fresh]
-        sizes = [ailment.measure(life.stale, fresh) for life in lives]
+        lives, fresh = list(past), [part for life in past for part in life.fresh]
+        if ailment.name not in self._past_sizes:
+            self._past_sizes[ailment.name] = [ailment.measure(life.stale, fresh) for life in past]
+        sizes = list(self._past_sizes[ailment.name])
+        if now is not None:
+            lives.append(now)
+            sizes.append(ailment.measure(now.stale, [*fresh, *now.fresh]))
         if all(size is None for size in sizes):
             return None
         teeth: list[tuple[PastLife, float]] = []
@@ -127,13 +136,15 @@ class Recovery:
                 teeth.append((life, size))
         # the present life, or the last one as long as the present one is too young to tell whether it is cured
         falling = sizes[-1] is not None and sizes[-1] >= enough
-        if not teeth or len(teeth) + falling < self._params.lives:
+        if not teeth:
+            return Clear()
+        size = median(sorted([size for _, size in teeth]))
+        if len(teeth) + falling < self._params.lives + (size < MILD * enough):
             return Clear()
         life_s = median(sorted([life.ended_s - life.started_s for life, _ in teeth]))
         age_s = now.ended_s - now.started_s if now is not None else 0.0
         if not falling and age_s > OUTLIVED * life_s:
             return Clear()
-        size = median(sorted([size for _, size in teeth]))
         evidence = {ailment.name: size, **_lives(len(teeth) + falling, life_s, age_s)}
         return Finding(teeth[0][0].started_s, float(len(teeth) + falling), evidence)
 
@@ -204,7 +215,8 @@ def _pace_cured(size: float, life: PastLife, following: PastLife) -> bool:
 
 
 def _rows(parts: Sequence[Part]) -> list[Row]:
-    rows = (row_of(part, LEAST_RUNNING) for part in parts)
+    # a part may be hours long: a full moment in it does not set its pace
+    rows = (row_of(part._replace(most_usage=part.usage / part.records), LEAST_RUNNING) for part in parts)
     return [row for row in rows if row is not None]
 
 
