@@ -55,6 +55,8 @@ class Stream:
         """Losses that were told already."""
         self._written_s: float | None = None
         """Monotonic time at which the last line was written."""
+        self._is_live = False
+        """All that was there at the start has been read."""
         self._clock_s: float | None = None
         """The time that the last lines told."""
         self._sniffed: tuple[str, int] = ("", 0)
@@ -76,7 +78,8 @@ class Stream:
             return
         mtime_s = wall_s if piece.mtime_s is None else piece.mtime_s
         self._stamper.mtime_s = mtime_s
-        self._written_s = now_s - max(0.0, wall_s - mtime_s)
+        # what comes once all was read is fresh, whatever the clock of a file server or a jump of ours may say
+        self._written_s = now_s if self._is_live else now_s - max(0.0, wall_s - mtime_s)
         self.bytes_read += len(piece.data)
         self._sniff(piece)
         if piece.is_last:
@@ -91,7 +94,8 @@ class Stream:
             self._read_held()
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether so much time has passed that `rest` has something to do."""
+        """Return whether so much time has passed that `rest` has something to do; asked when nothing new came."""
+        self._is_live = True
         if self._written_s is None and self.pipeline.now_s is not None:
             # after a restart, silence is counted from now on: when the last line was written is not known
             self._written_s, self._clock_s = now_s, self.pipeline.now_s

@@ -50,6 +50,7 @@ def test_follows_answers_and_ends(running: Running) -> None:
     alerts = running.rows("SELECT rule, state FROM alert_events ORDER BY ts, rule")
     assert [(a["rule"], a["state"]) for a in alerts] == [
         ("kv-leak", "firing"), ("engine-stall", "firing"), ("engine-stall", "resolved"), ("kv-leak", "resolved"),
+        ("restart-recovery", "firing"),
     ]  # fmt: skip
     status = running.status()
     assert [source["name"] for source in status["sources"]] == ["chat"]
@@ -58,7 +59,7 @@ def test_follows_answers_and_ends(running: Running) -> None:
     text = said(running, "kv-leak chat/0: over")
     assert "critical: kv-leak chat/0: free blocks" in text
     assert "UTC)" in text, "what happened long ago has its time"
-    assert "STATUS=1 log, 1 engine, 0 alerts firing, events" in running.wait_for("STATUS=1 log")
+    assert "STATUS=1 log, 1 engine, 1 alert firing, events" in running.wait_for("STATUS=1 log")
     assert running.stop() == 0
     assert not (running.folder / "kvlogd.sock").exists()
 
@@ -160,7 +161,7 @@ def test_memory_outlives_a_kill(running: Running) -> None:
     running.kill()
     running.up()
     running.eventually(COUNT, lambda rows: rows[0]["n"] == 291)
-    assert running.rows("SELECT count(*) AS n FROM alert_events") == [{"n": 4}]
+    assert running.rows("SELECT count(*) AS n FROM alert_events") == [{"n": 5}]
     assert running.stop() == 0
     with Store.open(running.store, read_only=True) as store:
         assert len(store.runs()) == 2

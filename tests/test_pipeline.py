@@ -146,7 +146,7 @@ def test_an_idle_night_is_quiet() -> None:
 
 def test_time_does_not_go_back(full: Rule) -> None:
     pipeline = new_pipeline([full])
-    pipeline.take([busy(0, 0.95)])
+    pipeline.take([busy(at_s, 0.95) for at_s in range(0, 601, 10)])
     pipeline.advance(START_S + 600)
     pipeline.advance(START_S + 10)
     assert pipeline.now_s == START_S + 600

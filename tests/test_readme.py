@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvlogd import cli
+from kvlogd.config import load_config
 from kvlogd.rules import load_rule
 
 ROOT = Path(__file__).parent.parent
@@ -57,11 +58,18 @@ def test_shell_lines_use_options_that_exist() -> None:
 
 
 def test_the_rule_loads(tmp_path: Path) -> None:
-    [text] = [text for language, text in BLOCKS if language == "yaml"]
+    [text] = [text for language, text in BLOCKS if language == "yaml" and "when:" in text]
     path = tmp_path / "long-queue.yaml"
     path.write_text(text, encoding="utf-8")
     rule = load_rule(path)
     assert (rule.id, rule.for_s, rule.keep_firing_for_s) == ("long-queue", 300.0, 900.0)
+
+
+def test_the_config_loads(tmp_path: Path) -> None:
+    [text] = [text for language, text in BLOCKS if language == "yaml" and "sources:" in text]
+    path = tmp_path / "kvlogd.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert [source.name for source in load_config(path).sources] == ["chat", "batch", "embed"]
 
 
 def test_links_lead_somewhere() -> None:
