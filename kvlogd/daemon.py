@@ -13,7 +13,7 @@ from kvlogd.endpoint import Endpoint, Hands
 from kvlogd.errands import Errands
 from kvlogd.errors import KvlogdError, StoreError
 from kvlogd.herald import Herald, status_line
-from kvlogd.intake import Intake
+from kvlogd.intake import BUDGET_BYTES, Intake
 from kvlogd.lock import OutsiderError
 from kvlogd.overview import status_of
 from kvlogd.retention import Keep, tend
@@ -24,9 +24,9 @@ from kvlogd.systemd import Notifier
 from kvlogd.voice import Complaint, Level, Voice
 from kvlogd.watch import Watch
 
-POLL_S = 0.5
-"""How often files are looked at while nothing comes."""
-COMMIT_S = 5.0
+POLL_S = 1.0
+"""How often files are looked at while nothing comes; a query makes it look at once."""
+COMMIT_S = 10.0
 COMMIT_RECORDS = 20_000
 """A commit costs about 12 ms however small it is: few at rest, large ones for a backlog."""
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
@@ -176,7 +176,7 @@ class Daemon:
         if self._is_stirred:
             self._is_stirred = False
             self.intake.hint()
-        return self.intake.poll(now_s, wall_s)
+        return self.intake.poll(now_s, wall_s) >= BUDGET_BYTES // 2
 
     def _is_commit_due(self, now_s: float) -> bool:
         if self.intake is None:

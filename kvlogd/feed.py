@@ -6,6 +6,9 @@ from pathlib import Path
 from kvlogd.piece import Health, Tailer
 from kvlogd.stream import Reaped, Stream
 
+PASS_S = 3.0
+"""How often silence is looked for."""
+
 Revive = Callable[[str], tuple[Stream, Iterator[None]]]
 """Returns the stream of a log as the store remembers it, and the steps that bring it to where it stood."""
 
@@ -18,25 +21,40 @@ class Feed:
         self.streams: dict[str, Stream] = {}
         self._tailer = tailer
         self._revive = revive
-        self._reviving: list[Iterator[None]] = []
-        self._reviving += [self._begin(log) for log in logs]
+        self._spoke: set[str] = set()
+        """Logs that had something new since time passed last."""
+        self._pass_at_s = float("-inf")
+        self._behind: set[str] = set()
+        """Logs of which not all was read that was there at the start."""
+        self._reviving = [self._begin(log) for log in logs]
 
-    def poll(self, budget_bytes: int, now_s: float, wall_s: float) -> bool:
-        """Read what is new, or remember a little more of the past first; return whether there may be more at once."""
+    def poll(self, budget_bytes: int, now_s: float, wall_s: float) -> int:
+        """Read what is new, or remember a little more of the past first; return the bytes read, the budget for the past.
+
+        Where that is far less than the budget, there is nothing more to read now.
+        """
         if self._reviving:
             if next(self._reviving[0], self) is self:
                 self._reviving.pop(0)
-            return True
+            return budget_bytes
         pieces = self._tailer.poll(budget_bytes, now_s, wall_s)
         for piece in pieces:
             if piece.log not in self.streams:
                 for _ in self._begin(piece.log):
                     pass  # it has no past
             self.streams[piece.log].take(piece, now_s, wall_s)
-        self._let_time_pass({piece.log for piece in pieces}, now_s)
-        return bool(pieces)
+        spoke = {piece.log for piece in pieces}
+        for log in self._behind - spoke:
+            self.streams[log].caught_up(now_s)
+        self._behind &= spoke
+        self._spoke |= spoke
+        if now_s >= self._pass_at_s:
+            self._pass_at_s = now_s + PASS_S
+            self._let_time_pass(now_s)
+        return sum(len(piece.data) or 1 for piece in pieces)
 
-    def _let_time_pass(self, spoke: set[str], now_s: float) -> None:
+    def _let_time_pass(self, now_s: float) -> None:
+        spoke, self._spoke = self._spoke, set()
         due = [stream for log, stream in self.streams.items() if log not in spoke and stream.is_due(now_s)]
         if due:
             # while there is something to read, a log is not silent
@@ -47,6 +65,7 @@ class Feed:
 
     def _begin(self, log: str) -> Iterator[None]:
         self.streams[log], steps = self._revive(log)
+        self._behind.add(log)
         return steps
 
     def harvest(self) -> list[tuple[Stream, Reaped]]:

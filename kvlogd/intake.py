@@ -44,10 +44,9 @@ class Intake:
         self._remembered_s: dict[str, float] = {}
         self._began_s = now_s
 
-    def poll(self, now_s: float, wall_s: float) -> bool:
-        """Read what is new of each source; return whether there may be more at once."""
-        busy = [feed.poll(BUDGET_BYTES, now_s, wall_s) for feed in self.feeds]
-        return any(busy)
+    def poll(self, now_s: float, wall_s: float) -> int:
+        """Read what is new of each source; return the most bytes that one of them had."""
+        return max((feed.poll(BUDGET_BYTES, now_s, wall_s) for feed in self.feeds), default=0)
 
     def pending(self) -> int:
         """Return how many records wait to be stored."""

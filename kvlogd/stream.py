@@ -93,12 +93,15 @@ class Stream:
         if self._held_bytes >= HELD_BYTES or STATS_NEEDLE in piece.data:
             self._read_held()
 
-    def is_due(self, now_s: float) -> bool:
-        """Return whether so much time has passed that `rest` has something to do; asked when nothing new came."""
+    def caught_up(self, now_s: float) -> None:
+        """Say that all that was there at the start has been read."""
         self._is_live = True
         if self._written_s is None and self.pipeline.now_s is not None:
             # after a restart, silence is counted from now on: when the last line was written is not known
             self._written_s, self._clock_s = now_s, self.pipeline.now_s
+
+    def is_due(self, now_s: float) -> bool:
+        """Return whether so much time has passed that `rest` has something to do."""
         if self._held_since_s is not None:
             return now_s - self._held_since_s >= REST_S
         return self._reached_s(now_s) >= self.pipeline.next_tick_s

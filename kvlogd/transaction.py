@@ -11,6 +11,7 @@ from kvlogd.model import AlertKey, Stats
 from kvlogd.rows import Batch
 
 _IN = "kvlogd_incoming"
+_AT_ONCE = 32
 
 
 class Connection(Protocol):
@@ -73,12 +74,15 @@ def _insert(con: Connection, table: schema.Table, columns: Mapping[str, Sequence
 
 
 def _replace(con: Connection, table: schema.Table, records: Sequence[tuple[Any, ...]]) -> None:
-    # Few rows, so one statement each; MERGE costs eight times as much, and a primary key is not worth its index.
+    # One statement for many rows costs what it does for one; a primary key is not worth its index.
     at = [index for index, column in enumerate(table.columns) if column.name in table.key]
-    for record in records:
-        changed = con.execute(statements.update(table), [*record, *(record[i] for i in at)]).fetchone()
-        if changed == (0,):
-            con.execute(statements.add(table), list(record))
+    latest = list({tuple(record[i] for i in at): record for record in records}.values())
+    for start in range(0, len(latest), _AT_ONCE):
+        some = latest[start : start + _AT_ONCE]
+        parameters = [value for record in some for value in record]
+        changed = con.execute(statements.update(table, len(some)), parameters).fetchone()
+        if changed != (len(some),):
+            con.execute(statements.add(table, len(some)), parameters)
 
 
 def _forget(con: Connection, keys: Sequence[AlertKey]) -> None:

@@ -71,7 +71,7 @@ class Live:
     def turn(self, seconds: float = 0.5) -> bool:
         """Let time pass and read what is new."""
         self.clock.pass_s(seconds)
-        return self.intake.poll(self.clock.monotonic_s(), self.clock.wall_s())
+        return self.intake.poll(self.clock.monotonic_s(), self.clock.wall_s()) > 0
 
     def read_all(self) -> None:
         """Read until nothing is left."""
