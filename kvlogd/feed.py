@@ -29,9 +29,9 @@ class Feed:
         self._reviving = [self._begin(log) for log in logs]
 
     def poll(self, budget_bytes: int, now_s: float, wall_s: float) -> int:
-        """Read what is new, or remember a little more of the past first; return the bytes read, the budget for the past.
+        """Read what is new; return how many bytes: far less than the budget where nothing more is there.
 
-        Where that is far less than the budget, there is nothing more to read now.
+        As long as a log is not brought to where it stood, a little of its past is remembered instead.
         """
         if self._reviving:
             if next(self._reviving[0], self) is self:
