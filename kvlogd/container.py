@@ -1,5 +1,6 @@
 """Follows the logs of one docker container through all that bear its name: each has a folder of its own."""
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -44,10 +45,13 @@ class ContainerTail:
         return pieces
 
     def _tail_of(self, paths: list[Path]) -> Tail:
-        inodes = {f"{i.device}-{i.inode}" for i in (Identity.of(path.stat()) for path in paths if path.exists())}
+        inodes = set()
+        for path in paths:
+            with contextlib.suppress(OSError):
+                inodes.add("{}-{}".format(*Identity.of(path.stat())))
         mine = [place for place in self._places if "-".join(place.file_id.split("-")[:2]) in inodes]
         self._places = [place for place in self._places if place not in mine]
-        return Tail(self._source, lambda: [path for path in paths if path.exists()], lambda _base: self._source, mine)
+        return Tail(self._source, lambda: paths, lambda _base: self._source, mine)
 
     def _gone(self) -> list[Piece]:
         """Count the containers that were removed, with their logs, while nobody looked."""

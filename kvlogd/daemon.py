@@ -176,7 +176,11 @@ class Daemon:
         if self._is_stirred:
             self._is_stirred = False
             self.intake.hint()
-        return self.intake.poll(now_s, wall_s) >= BUDGET_BYTES // 2
+        try:
+            return self.intake.poll(now_s, wall_s) >= BUDGET_BYTES // 2
+        except StoreError as error:  # what rules had seen before the restart is read on the way
+            self._store_failed(error, now_s)
+            return False
 
     def _is_commit_due(self, now_s: float) -> bool:
         if self.intake is None:
