@@ -20,7 +20,7 @@ from kvlogd.engines import Ids
 from kvlogd.pipeline import Pipeline
 from kvlogd.rules import Rule
 
-_OTHERS = {("collections", "deque"), ("collections", "Counter"), ("builtins", "mappingproxy"), ("builtins", "set")}
+_OTHERS = {("collections", "deque"), ("collections", "Counter"), ("builtins", "dict"), ("builtins", "set")}
 _BROKEN = (pickle.UnpicklingError, zlib.error, AttributeError, EOFError, ImportError, IndexError, KeyError, TypeError)
 """What damaged bytes may raise."""
 
@@ -32,7 +32,8 @@ class _Pickler(pickle.Pickler):
         return "" if isinstance(obj, Ids) else None
 
     def reducer_override(self, obj: Any) -> Any:
-        return (MappingProxyType, (dict(obj),)) if isinstance(obj, MappingProxyType) else NotImplemented
+        # a read-only view cannot be pickled; the dict that it becomes is as good
+        return (dict, (dict(obj),)) if isinstance(obj, MappingProxyType) else NotImplemented
 
 
 class _Unpickler(pickle.Unpickler):

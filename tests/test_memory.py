@@ -1,0 +1,86 @@
+"""What rules remember survives as bytes, is read by the same code and rules only, and makes nothing but our classes."""
+
+import os
+import pickle
+import zlib
+from pathlib import Path
+
+import pytest
+
+from kvlogd import memory
+from kvlogd.engines import Ids
+from kvlogd.model import Event, EventKind
+from kvlogd.pipeline import Pipeline
+from kvlogd.rules import Rule, load_rules, shipped_folder
+from tests.course import rule
+from tests.lines import record
+
+
+@pytest.fixture(scope="module")
+def rules() -> tuple[Rule, ...]:
+    return load_rules([shipped_folder()])
+
+
+def lived(rules: tuple[Rule, ...]) -> Pipeline:
+    pipeline = Pipeline("vllm.log", Ids(), rules)
+    pipeline.take(
+        [record(10.0 * n, running=1 + n % 5, prompt_tps=90.0, generation_tps=30.0, kv_usage=0.3) for n in range(900)]
+    )
+    pipeline.take([Event(None, EventKind.STOP, 1)])  # waits for the next stamp, with its empty mapping of numbers
+    pipeline.harvest()
+    return pipeline
+
+
+def test_it_goes_on_as_if_nothing_had_been(rules: tuple[Rule, ...]) -> None:
+    straight, ids = lived(rules), Ids()
+    thawed = memory.thawed(memory.frozen(straight), rules, ids)
+    assert thawed is not None
+    more = [record(9000.0 + 10 * n, running=4, prompt_tps=90.0, generation_tps=30.0, kv_usage=0.9) for n in range(400)]
+    for pipeline in (straight, thawed):
+        pipeline.take(more)
+    assert straight.harvest().alert_events == thawed.harvest().alert_events
+    assert [t.window.last for t in straight.tracks()] == [t.window.last for t in thawed.tracks()]
+
+
+def test_it_is_small_and_does_not_grow_with_age(rules: tuple[Rule, ...]) -> None:
+    pipeline = Pipeline("vllm.log", Ids(), rules)
+    sizes = []
+    for day in range(4):
+        start = day * 8640
+        pipeline.take(
+            record(10.0 * (start + n), running=1 + n % 7, prompt_tps=90.0 + n % 11, generation_tps=30.0, kv_usage=0.3)
+            for n in range(8640)
+        )
+        pipeline.harvest()
+        sizes.append(len(memory.frozen(pipeline)))
+    assert sizes[-1] < 1.5 * sizes[1]
+    assert sizes[-1] < 1 << 20
+
+
+@pytest.mark.parametrize("data", [b"", b"rubbish", zlib.compress(b"rubbish"), zlib.compress(pickle.dumps([1, 2]))])
+def test_damaged_bytes_are_no_memory(data: bytes, rules: tuple[Rule, ...]) -> None:
+    assert memory.thawed(data, rules, Ids()) is None
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch /nonexistent/evil",)
+
+
+@pytest.mark.parametrize(
+    "foreign", [Evil(), Path("/"), os.stat_result([0] * 10), print], ids=["call", "path", "stat", "function"]
+)
+def test_nothing_but_our_classes_is_made(foreign: object, rules: tuple[Rule, ...]) -> None:
+    assert memory.thawed(zlib.compress(pickle.dumps(foreign)), rules, Ids()) is None
+
+
+def test_a_function_of_ours_is_no_class(rules: tuple[Rule, ...]) -> None:
+    stolen = b"\x80\x04\x8c\x0ckvlogd.store\x8c\tos.system\x93."
+    assert memory.thawed(zlib.compress(stolen), rules, Ids()) is None
+
+
+def test_other_rules_are_another_code(tmp_path: Path) -> None:
+    one, other = rule(tmp_path, for_="1m"), rule(tmp_path, for_="2m")
+    assert memory.code([one]) == memory.code([one._replace(path=tmp_path / "moved.yaml")])
+    assert memory.code([one]) != memory.code([other])
+    assert memory.code([one]) != memory.code([])

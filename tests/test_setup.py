@@ -1,0 +1,37 @@
+from pathlib import Path
+
+import pytest
+
+from kvlogd.errors import ConfigError
+from kvlogd.model import Severity
+from kvlogd.setup import load_setup
+
+
+def config(folder: Path, text: str) -> Path:
+    path = folder / "kvlogd.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_rules_are_left_out_and_changed_as_the_config_says(tmp_path: Path) -> None:
+    text = "rules: {disable: [frozen-stats], override: {engine-stall: {severity: info, keep_firing_for: 7m}}}\n"
+    rules = {rule.id: rule for rule in load_setup(config(tmp_path, text)).rules}
+    assert "frozen-stats" not in rules
+    assert (rules["engine-stall"].severity, rules["engine-stall"].keep_firing_for_s) == (Severity.INFO, 420.0)
+    assert rules["kv-leak"].severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize("text", ["rules: {disable: [kv-laek]}\n", "rules: {override: {kv-laek: {severity: info}}}\n"])
+def test_a_rule_that_is_not_there_is_named_with_the_nearest(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="kv-laek: no rule of that name: did you mean kv-leak"):
+        load_setup(config(tmp_path, text))
+
+
+def test_own_rules_stand_beside_the_shipped(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "mine.yaml").write_text(
+        "id: mine\nverdict: mine\nseverity: info\nper: engine\nwhen: {threshold: {signal: waiting, above: 5}}\n"
+        "why: it waits\ndo: [look]\n"
+    )
+    setup = load_setup(config(tmp_path, f"rules: {{folders: [{tmp_path}/rules]}}\n"))
+    assert {"mine", "kv-leak"} <= {rule.id for rule in setup.rules}
