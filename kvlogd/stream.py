@@ -66,6 +66,8 @@ class Stream:
         """Take up the stamps where the pipeline stands, once it has been brought there."""
         if self.pipeline.now_s is not None:
             self._stamper.go_on_from(self.pipeline.now_s)
+        self.pipeline.window.unparsed = self.pipeline.window.impossible = 0  # the parser counts from here
+        self.pipeline.window.count_anew()
 
     def take(self, piece: Piece, now_s: float, wall_s: float) -> None:
         """Take in the next lines of the log."""
@@ -125,6 +127,8 @@ class Stream:
         self.pipeline.take(self._scanner.finish())
         self._count_losses()
         reaped = Reaped(self.pipeline.harvest(), list(self._positions.values()), self._gaps)
+        if reaped.harvest.runs:
+            self.pipeline.window.count_anew()
         self._positions, self._gaps = {}, []
         return reaped
 

@@ -139,6 +139,8 @@ class SourceWindow:
         self.stats_lines = 0
         self.unparsed = 0
         self.impossible = 0
+        self._counted = (0, 0)
+        """Lines that were read, and that were not, when counting began."""
         self.stats_off_s: float | None = None
         """When the log said that statistics are switched off, for the present life."""
         self.ready_s: float | None = None
@@ -159,10 +161,16 @@ class SourceWindow:
             return at_s - self.ready_s
         return None
 
+    def count_anew(self) -> None:
+        """Begin the share of unread lines anew: months of good lines must not hide that a new vLLM writes others."""
+        self._counted = self.stats_lines, self.unparsed + self.impossible
+
     def unread_share(self) -> float | None:
         """Return the share of stats-like lines that could not be read; None below twenty lines."""
-        seen = self.stats_lines + self.unparsed + self.impossible
-        return (self.unparsed + self.impossible) / seen if seen >= 20 else None
+        read, unread = self._counted
+        bad = self.unparsed + self.impossible - unread
+        seen = self.stats_lines - read + bad
+        return bad / seen if seen >= 20 else None
 
 
 Read = Callable[[Window, float], float | None]
