@@ -230,6 +230,7 @@ class Daemon:
             return
         health = self.intake.health()
         self._herald.fares(health, now_s, wall_s)
+        self._herald.idle(self.intake.without_evidence())
         self._watch.follow(self.intake.folders() if self.setup.config.watch else set(), now_s)
         behind = sum(one.behind_bytes or 0 for one in health)
         self._notifier.status(status_line(*self.intake.totals(), len(health), behind, self._mode()))

@@ -24,6 +24,7 @@ from kvlogd.rules import AllOf, Condition, Leaf, Rule
 from kvlogd.window import SourceWindow, Window
 
 CLEAR = Clear()
+DAY_S = 86_400.0
 FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What a fault in a condition raises. It must cost neither the other rules nor the alert's state."""
 
@@ -119,6 +120,9 @@ class _AtWork:
         self.last: Judgement = NoEvidence()
         self.failures = 0
         """How often it has failed in a row."""
+        self.idle_since_s: float | None = None
+        """When it was asked first, as long as it never had anything to judge."""
+        self.has_judged = False
 
     def judged(self, window: Window | SourceWindow, at_s: float) -> Judgement:
         """Return what the rule says; where it fails, that is no verdict, and the other rules go on."""
@@ -130,6 +134,9 @@ class _AtWork:
             self.failures += 1
             return Broken(f"the rule failed, {self.failures} times so far: {type(error).__name__}")
         self.failures = 0
+        if not self.has_judged:
+            self.has_judged = not isinstance(judgement, NoEvidence)
+            self.idle_since_s = at_s if self.idle_since_s is None else self.idle_since_s
         return judgement
 
     def step(self, judgement: Judgement, at_s: float) -> tuple[AlertEvent, ...]:
@@ -219,6 +226,11 @@ class Bench:
         """
         last = [(work, work.last) for work in self._works if work.key.run is not None or not ended]
         return [(work.rule.id, word.why) for work, word in last if isinstance(word, Abstained)]
+
+    def without_evidence(self, at_s: float) -> list[tuple[str, str]]:
+        """Return the rules, each with its scope, that have had nothing to judge for a day: they may never fire."""
+        idle = [work for work in self._works if not work.has_judged and work.idle_since_s is not None]
+        return [(work.rule.id, work.key.scope) for work in idle if at_s - (work.idle_since_s or at_s) >= DAY_S]
 
     def at_work(self) -> Iterator[tuple[Rule, str, Judgement, Standing | None]]:
         """Yield each rule with its scope, its last word and its alert."""

@@ -22,6 +22,7 @@ class Herald:
     def __init__(self, voice: Voice) -> None:
         self._voice = voice
         self._troubled: set[str] = set()
+        self._idle: set[tuple[str, str]] = set()
 
     def stored(self, batch: Batch, wall_s: float) -> None:
         """Tell what a batch that is stored holds of interest."""
@@ -42,6 +43,13 @@ class Herald:
         for log in self._troubled - troubled.keys():
             self._voice.relent(label_text(log))
         self._troubled = set(troubled)
+
+    def idle(self, found: Iterable[tuple[str, str]]) -> None:
+        """Tell once which rules have had nothing to judge for a day."""
+        for rule, scope in set(found) - self._idle:
+            what = "has had nothing to judge for a day: what it looks at is not in this log, so it cannot fire"
+            self._voice.say(Level.NOTICE, f"{rule} {label_text(scope)}: {what}")
+        self._idle = set(found)
 
 
 def _told(event: AlertEvent) -> tuple[Level, str]:

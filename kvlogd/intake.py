@@ -80,6 +80,11 @@ class Intake:
         firing = sum(standing.state is AlertState.FIRING for standing in standings)
         return sum(len(pipeline.tracks()) for pipeline in pipelines), firing
 
+    def without_evidence(self) -> list[tuple[str, str]]:
+        """Return the rules, each with its scope, that have had nothing to judge for a day."""
+        streams = [stream for feed in self.feeds for stream in feed.streams.values()]
+        return [pair for stream in streams for pair in stream.pipeline.without_evidence()]
+
     def folders(self) -> set[Path]:
         """Return the folders in which logs may come and go."""
         return {folder for feed in self.feeds for folder in feed.folders()}

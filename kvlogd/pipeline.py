@@ -211,6 +211,11 @@ class Pipeline:
                 reason = "restart" if key.rule in rules else "rule removed"
                 self._alert_events += alerts.end(standing, self.now_s or standing.seen_s, reason)
 
+    def without_evidence(self) -> list[tuple[str, str]]:
+        """Return the rules about engines, each with its scope, that have had nothing to judge for a day."""
+        now_s = self.now_s or 0.0
+        return [pair for track in self._tracks.values() for pair in track.bench.without_evidence(now_s)]
+
     def at_work(self) -> Iterator[tuple[Rule, str, Judgement, Standing | None]]:
         """Yield each rule at work with its scope, its last word and its alert."""
         for bench in self._benches():

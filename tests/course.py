@@ -11,13 +11,20 @@ STEP_S = 10.0
 
 
 def rule(
-    folder: Path, *, id_: str = "full", for_: str = "5m", keep: str = "0s", above: str = "50%", more: str = ""
+    folder: Path,
+    *,
+    id_: str = "full",
+    signal: str = "kv_usage",
+    above: str = "50%",
+    for_: str = "5m",
+    keep: str = "0s",
+    more: str = "",
 ) -> Rule:
     """Return the rule that the pool is more than half full."""
     path = folder / f"{id_}.yaml"
     path.write_text(
         f"id: {id_}\nverdict: kv-capacity\nseverity: warning\nper: engine\n"
-        f"when: {{threshold: {{signal: kv_usage, above: {above}}}}}\nfor: {for_}\nkeep_firing_for: {keep}\n{more}"
+        f"when: {{threshold: {{signal: {signal}, above: {above}}}}}\nfor: {for_}\nkeep_firing_for: {keep}\n{more}"
         "why: it is full\ndo: [give it room]\n"
     )
     return load_rule(path)
