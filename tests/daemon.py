@@ -104,9 +104,11 @@ class Running:
         found: list[dict[str, Any]] = json.loads(told.out)
         return found
 
-    def eventually(self, query: str, holds: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
+    def eventually(
+        self, query: str, holds: Callable[[list[dict[str, Any]]], bool], patience_s: float = PATIENCE_S
+    ) -> list[dict[str, Any]]:
         """Return the rows of a query once they are as they should be."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience_s
         while True:
             found = self.rows(query)
             if holds(found):
