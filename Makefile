@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format bench bench-verdicts clean
+.PHONY: help venv demo test check format bench bench-daemon bench-verdicts clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -61,6 +61,9 @@ format: venv ## format the code and mend what ruff can mend
 
 bench: venv ## measure replay on a log of 1 GB against grep (needs about 2 GB of temporary space)
 	@$(BIN)/python bench/replay.py
+
+bench-daemon: venv ## measure the daemon at rest and under a loud log (12 minutes)
+	@$(BIN)/python bench/daemon.py
 
 bench-verdicts: venv ## measure how right the verdicts are, on 350 simulated logs, and write docs/rightness.md
 	@$(BIN)/python bench/verdicts.py --jobs $$(nproc) --write
