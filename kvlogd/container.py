@@ -20,6 +20,7 @@ class ContainerTail:
 
     def __init__(self, source: str, name: str, places: Iterable[Position] = (), root: Path = ROOT) -> None:
         self._source = source
+        self._root = root
         self._containers = Containers(root, name)
         self._places = [place for place in places if not place.done]
         self._tails: dict[Path, Tail] = {}
@@ -39,10 +40,20 @@ class ContainerTail:
         pieces = self._gone() if self._is_first_look and by_folder else []
         for folder, tail in list(self._tails.items()):
             pieces += tail.poll(budget_bytes, now_s, wall_s)
-            if folder not in by_folder and not any(health.behind_bytes for health in tail.health()):
+            if folder not in by_folder and self._is_gone(folder):
                 tail.close()
                 del self._tails[folder]
         return pieces
+
+    def _is_gone(self, folder: Path) -> bool:
+        """Return whether a container was removed; what only cannot be seen now would be read again from its start."""
+        try:
+            folder.stat()
+        except FileNotFoundError:
+            return self._root.is_dir()
+        except OSError:
+            return False
+        return False
 
     def _tail_of(self, paths: list[Path]) -> Tail:
         inodes = set()

@@ -249,6 +249,10 @@ class Daemon:
             self._notifier.ready("reload failed: the old config is in force")
             return
         self._voice.relent("reload")
+        if setup.config.store != self.setup.config.store:
+            self._voice.say(Level.WARNING, "reload: what changed under `store` counts from the next start on")
+            kept = setup.config.model_copy(update={"store": self.setup.config.store})
+            setup = setup._replace(config=kept)
         if setup != self.setup:
             self._commit(now_s, is_last=True)
             self._let_go()

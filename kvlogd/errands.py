@@ -48,4 +48,6 @@ class Errands:
                 errand.result = errand.work()
             except KvlogdError as error:
                 errand.error = error
+            except OSError as error:
+                errand.error = StoreError(f"cannot be told now: {error.strerror}", mend="try again")
             errand.done.set()

@@ -205,10 +205,21 @@ class Bench:
     def restore(self, standings: Mapping[AlertKey, Standing]) -> None:
         """Take up the alerts where the store has them."""
         for work in self._works:
-            standing = standings.get(work.key)
-            if standing is not None and standing.true_for_s < work.rule.for_s:
-                standing = standing._replace(state=AlertState.PENDING)  # the rule asks for more than it did
-            work.standing = standing
+            work.standing = standings.get(work.key)
+
+    def ask_for_more(self) -> list[Standing]:
+        """Take back to pending what has not lasted as long as its rule, which was changed, asks for; return it."""
+        too_short = [
+            work
+            for work in self._works
+            if work.standing is not None
+            and work.standing.state is AlertState.FIRING
+            and work.standing.true_for_s < work.rule.for_s
+        ]
+        before = [work.standing for work in too_short if work.standing is not None]
+        for work, standing in zip(too_short, before, strict=True):
+            work.standing = standing._replace(state=AlertState.PENDING)
+        return before
 
     def end(self, at_s: float, reason: str) -> list[AlertEvent]:
         """End the alerts of a run that is over; those about the engine, whatever its run, stand on."""

@@ -9,6 +9,9 @@ from kvlogd.stream import Reaped, Stream
 PASS_S = 3.0
 """How often silence is looked for."""
 
+SEEING = ("reading", "waiting")
+"""States of a tailer in which a silent log is silent; in others it is kvlogd that does not see it."""
+
 Revive = Callable[[str], tuple[Stream, Iterator[None]]]
 """Returns the stream of a log as the store remembers it, and the steps that bring it to where it stood."""
 
@@ -58,9 +61,13 @@ class Feed:
         due = [stream for log, stream in self.streams.items() if log not in spoke and stream.is_due(now_s)]
         if due:
             # while there is something to read, a log is not silent
-            behind = {health.log for health in self._tailer.health() if health.behind_bytes}
+            found = self._tailer.health()
+            behind = {health.log for health in found if health.behind_bytes}
+            is_blind = any(health.state not in SEEING for health in found)
             for stream in due:
-                if stream.log not in behind:
+                if is_blind:
+                    stream.hold(now_s)
+                elif stream.log not in behind:
                     stream.rest(now_s)
 
     def _begin(self, log: str) -> Iterator[None]:

@@ -49,7 +49,7 @@ class Herald:
         for rule, scope in set(found) - self._idle:
             what = "has had nothing to judge for a day: what it looks at is not in this log, so it cannot fire"
             self._voice.say(Level.NOTICE, f"{rule} {label_text(scope)}: {what}")
-        self._idle = set(found)
+        self._idle |= set(found)
 
 
 def _told(event: AlertEvent) -> tuple[Level, str]:

@@ -3,6 +3,9 @@
 Thrown away and built anew from the store whenever a commit failed: nobody knows then what of it became durable.
 """
 
+import glob
+import itertools
+import os
 from collections.abc import Callable, Iterable
 from datetime import tzinfo
 from pathlib import Path
@@ -19,6 +22,7 @@ from kvlogd.pipeline import Harvest
 from kvlogd.revival import Revival
 from kvlogd.rows import Batch, Memory, Position
 from kvlogd.setup import Setup
+from kvlogd.source import shown
 from kvlogd.stamp import HOST_ZONE, zone
 from kvlogd.store import Store
 from kvlogd.stream import Reaped, Stream
@@ -117,10 +121,21 @@ def _tailer(source: SourceConfig, places: list[Position]) -> Tailer:
 
 
 def _name_of(source: SourceConfig) -> Callable[[Path], str]:
-    """Return what names the logs of a source: one that is named by its path has the source's own name."""
-    if len(source.files) == 1 and not any(char in source.files[0] for char in "*?["):
+    """Return what names the logs of a source: one that is named by its path has the source's own name.
+
+    Others are called by their path below what all patterns have in common: no two have the same, whatever comes later.
+    """
+    if len(source.files) == 1 and not glob.has_magic(source.files[0]):
         return lambda _base: source.name
-    return lambda base: f"{source.name}/{base.name}"
+    root = os.path.commonpath([_fixed_part(pattern) for pattern in source.files])
+    return lambda base: f"{source.name}/{shown(os.path.relpath(base, root))}"
+
+
+def _fixed_part(pattern: str) -> str:
+    """Return the folder that a pattern names before its first wildcard."""
+    parts = Path(os.path.abspath(pattern)).parts  # noqa: PTH100 - resolve() would follow links to other names
+    fixed = list(itertools.takewhile(lambda part: not glob.has_magic(part), parts[:-1]))
+    return str(Path(*fixed))
 
 
 def _joined(reaped: list[Reaped], memories: list[Memory], left: list[Standing]) -> Batch:

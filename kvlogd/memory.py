@@ -21,7 +21,14 @@ from kvlogd.pipeline import Pipeline
 from kvlogd.rules import Rule
 
 _OTHERS = {("collections", "deque"), ("collections", "Counter"), ("builtins", "dict"), ("builtins", "set")}
-_BROKEN = (pickle.UnpicklingError, zlib.error, AttributeError, EOFError, ImportError, IndexError, KeyError, TypeError)
+_HOMES = {
+    f"kvlogd.{name}" for name in ("alerts", "course", "curve", "engines", "evaluate", "ladder", "model", "pace")
+} | {"kvlogd.pipeline", "kvlogd.window"}
+"""Modules of plain state. None that opens, runs or writes anything may stand here."""
+_BROKEN = (
+    pickle.UnpicklingError, zlib.error, AttributeError, EOFError, ImportError, LookupError, OverflowError, TypeError,
+    ValueError,
+)  # fmt: skip
 """What damaged bytes may raise."""
 
 
@@ -46,10 +53,13 @@ class _Unpickler(pickle.Unpickler):
         return self._rules[pid] if pid else self._ids
 
     def find_class(self, module_name: str, global_name: str) -> Any:
+        # looked at before anything is imported: to import is to run
+        is_home = module_name in _HOMES or module_name.startswith("kvlogd.kinds.")
+        if (module_name, global_name) not in _OTHERS and not (is_home and global_name.isidentifier()):
+            raise pickle.UnpicklingError("no class of a memory")
         found = super().find_class(module_name, global_name)
-        is_ours = isinstance(found, type) and found.__module__.startswith("kvlogd.")
-        if not is_ours and (module_name, global_name) not in _OTHERS:
-            raise pickle.UnpicklingError("no class of kvlogd")
+        if not isinstance(found, type):
+            raise pickle.UnpicklingError("no class of a memory")
         return found
 
 

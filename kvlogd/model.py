@@ -233,4 +233,5 @@ class AlertEvent(NamedTuple):
     value: float | None
     evidence: Mapping[str, float]
     reason: str = ""
-    """Why it resolved: `cleared`, `restart`, `rule removed`, `source removed`, `the log went on` (of a replay)."""
+    """Why it resolved: `cleared`, `restart`, `rule removed`, `rule changed`, `source removed`; `the log went on` where
+    a replay takes back what it told at the end of a log that has grown."""

@@ -31,6 +31,8 @@ RELIVED_AT_ONCE = 2_000
 """Records of the past that are read without a pause."""
 UNSTORED = frozenset({EventKind.REQUEST, EventKind.ALIVE, EventKind.ITERATION, EventKind.MFU, EventKind.DIFFUSION})
 """Lines whose mere presence counts, or whose numbers nobody asks for yet."""
+MOST_STOPS = 16
+"""Stops without a stamp that wait for the next one; more are of the same servers."""
 PAST_LIVES = 4
 """Lives of an engine that are remembered besides the present one."""
 SOURCE_WIDE = frozenset({EventKind.REQUEST, EventKind.SERVER_READY, EventKind.STATS_DISABLED, EventKind.ARGS})
@@ -202,6 +204,8 @@ class Pipeline:
         self._standings = dict(standings)
         for bench in self._benches():
             bench.restore(standings)
+            for standing in bench.ask_for_more():
+                self._alert_events += alerts.end(standing, self.now_s or standing.seen_s, "rule changed")
         known = {standing.key for bench in self._benches() for standing in bench.standings()}
         rules = {rule.id for rule in self._rules}
         for key, standing in standings.items():
@@ -357,7 +361,8 @@ class Pipeline:
                 self.advance(event.ts_s)
         elif event.kind is EventKind.STOP:
             # uvicorn does not say when: not before the last stamp, and the silence until the next one was before it
-            self._undated_stops.append(event)
+            if len(self._undated_stops) < MOST_STOPS:
+                self._undated_stops.append(event)
             return
         else:
             self._alive_unstamped = True

@@ -117,6 +117,10 @@ class Stream:
         if reached_s >= self.pipeline.next_tick_s:
             self.pipeline.advance(reached_s)
 
+    def hold(self, now_s: float) -> None:
+        """Let no time pass: the log cannot be read, and that is not its silence."""
+        self._written_s = now_s
+
     def _reached_s(self, now_s: float) -> float:
         if self._written_s is None or self._clock_s is None:
             return float("-inf")

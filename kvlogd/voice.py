@@ -3,6 +3,7 @@
 Promises that a trouble which lasts says so once an hour, however often it is met. Text is our own words and numbers.
 """
 
+import contextlib
 from enum import IntEnum
 from typing import NamedTuple, TextIO
 
@@ -44,8 +45,10 @@ class Voice:
     def say(self, level: Level, text: str) -> None:
         """Write one line."""
         clean = "".join(char if char.isprintable() else " " for char in text)
-        self._out.write(f"<{level}>{clean}\n" if self._for_journal else f"kvlogd: {clean}\n")
-        self._out.flush()
+        # a log that nobody takes, or a disk that is full, must not end the watch
+        with contextlib.suppress(OSError):
+            self._out.write(f"<{level}>{clean}\n" if self._for_journal else f"kvlogd: {clean}\n")
+            self._out.flush()
 
     def complain(self, where: str, what: str, now_s: float, wall_s: float, level: Level = Level.WARNING) -> None:
         """Tell of a trouble, unless the same was told of this place within the hour."""

@@ -82,3 +82,23 @@ def test_no_container_says_what_to_do(tmp_path: Path) -> None:
     [health] = tail.health()
     assert (health.state, health.log) == ("unreadable", "chat")
     assert "docker info" in health.mend
+
+
+def test_a_container_that_cannot_be_seen_for_a_while_is_not_read_again(tmp_path: Path) -> None:
+    root = tmp_path / "containers"
+    log = container(root, 1)
+    log.write_text("".join(map(entry, range(3))))
+    tail = ContainerTail("chat", "chat", root=root)
+    assert count(follow(tail, 0.0)) == 3
+    config = log.parent / "config.v2.json"
+    whole = config.read_text()
+    config.write_text(whole[:20])
+    assert count(follow(tail, 20.0)) == 0
+    config.write_text(whole)
+    root.rename(tmp_path / "away")
+    assert count(follow(tail, 40.0)) == 0
+    (tmp_path / "away").rename(root)
+    with log.open("a") as out:
+        out.write(entry(3))
+    assert count(follow(tail, 60.0)) == 1
+    tail.close()

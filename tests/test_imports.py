@@ -82,7 +82,9 @@ MAY_IMPORT = {
     "voice": "",
     "feed": "piece stream",
     "revival": "alerts engines memory pipeline rules store stream",
-    "intake": "alerts config container feed journal memory piece pipeline revival rows setup stamp store stream tail",
+    "intake": (
+        "alerts config container feed journal memory piece pipeline revival rows setup source stamp store stream tail"
+    ),
     "errands": "",
     "container": "docker followed piece recall rows tail",
     "overview": "alerts intake piece pipeline status stream voice",

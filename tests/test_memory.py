@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import sys
 import zlib
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from kvlogd import memory
 from kvlogd.engines import Ids
+from kvlogd.journal import _Child
 from kvlogd.model import Event, EventKind
 from kvlogd.pipeline import Pipeline
 from kvlogd.rules import Rule, load_rules, shipped_folder
@@ -57,7 +59,10 @@ def test_it_is_small_and_does_not_grow_with_age(rules: tuple[Rule, ...]) -> None
     assert sizes[-1] < 1 << 20
 
 
-@pytest.mark.parametrize("data", [b"", b"rubbish", zlib.compress(b"rubbish"), zlib.compress(pickle.dumps([1, 2]))])
+BROKEN = [b"rubbish", b"I12x\n.", pickle.dumps([1, 2])]
+
+
+@pytest.mark.parametrize("data", [b"", b"rubbish", *map(zlib.compress, BROKEN)])
 def test_damaged_bytes_are_no_memory(data: bytes, rules: tuple[Rule, ...]) -> None:
     assert memory.thawed(data, rules, Ids()) is None
 
@@ -72,6 +77,20 @@ class Evil:
 )
 def test_nothing_but_our_classes_is_made(foreign: object, rules: tuple[Rule, ...]) -> None:
     assert memory.thawed(zlib.compress(pickle.dumps(foreign)), rules, Ids()) is None
+
+
+class Runs:
+    def __reduce__(self) -> tuple[object, tuple[list[str]]]:
+        return _Child, (["true"],)
+
+
+def test_a_class_of_ours_that_does_things_is_not_made(rules: tuple[Rule, ...]) -> None:
+    assert memory.thawed(zlib.compress(pickle.dumps(Runs())), rules, Ids()) is None
+
+
+def test_nothing_is_imported_to_look_at_it(rules: tuple[Rule, ...]) -> None:
+    assert memory.thawed(zlib.compress(b"\x80\x04\x8c\x04this\x8c\x01c\x93."), rules, Ids()) is None
+    assert "this" not in sys.modules
 
 
 def test_a_function_of_ours_is_no_class(rules: tuple[Rule, ...]) -> None:

@@ -40,6 +40,17 @@ def test_a_log_that_is_gone_ends_no_alert(tmp_path: Path) -> None:
     course.live.kill()
 
 
+def test_what_kvlogd_cannot_see_is_no_silence(tmp_path: Path) -> None:
+    course = Course(tmp_path, *load_rules([shipped_folder()]))
+    course.go(0.2, 300)
+    course.go(0.2, 10, running=3, moves=False)
+    course.log.rename(tmp_path / "away")
+    course.log.symlink_to(course.log)
+    course.quiet(1200)
+    assert course.told() == []
+    course.live.kill()
+
+
 def test_an_alert_about_a_source_that_is_no_longer_named_ends_as_such(tmp_path: Path) -> None:
     course = Course(tmp_path, rule(tmp_path, for_="0s"))
     course.go(0.7, 120)

@@ -29,7 +29,7 @@ def test_a_rule_that_asks_for_longer_goes_back_to_pending(tmp_path: Path) -> Non
     course.go(0.7, 180)
     assert len(course.told()) == 1
     restarted(course, rule(tmp_path, for_="30m")).go(0.7, 120)
-    assert len(course.told()) == 1
+    assert [(one.state, one.reason) for one in course.told()] == [("firing", ""), ("resolved", "rule changed")]
     [standing] = course.live.store.standings()
     assert standing.state is AlertState.PENDING
     course.live.kill()
