@@ -30,8 +30,8 @@ COMMIT_S = 10.0
 COMMIT_RECORDS = 20_000
 """A commit costs about 12 ms however small it is: few at rest, large ones for a backlog."""
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
-TEND_S, TEND_AGAIN_S = 3600.0, 30.0
-"""How often old rows are looked after, and how soon again where there is more to do."""
+TEND_S, FIRST_TEND_S, TEND_AGAIN_S = 3600.0, 300.0, 30.0
+"""How often old rows are looked after, how soon after a start, and how soon again where there is more to do."""
 REPORT_S = 10.0
 """How often it is said how the logs fare."""
 EXTEND_S = 30.0
@@ -55,7 +55,8 @@ class Daemon:
         self._watch = Watch(self._stirred)
         self._is_stirred = False
         self._endpoint: Endpoint | None = None
-        self._committed_s = self._tended_s = clock.monotonic_s()
+        self._committed_s = clock.monotonic_s()
+        self._tended_s = self._committed_s - TEND_S + FIRST_TEND_S
         self._reported_s = float("-inf")
         self._retry_at_s, self._retry_s = float("-inf"), RETRY_S
         self._stop_wanted = self._reload_wanted = False
