@@ -106,7 +106,7 @@ class Trail:
         troubles: dict[Path, str] = {}
         # known files first: only then is it known what is missing; and of two copies the longer one
         fresh = [candidate for candidate in fresh if not self._met(candidate, self._resume, wall_s, troubles)]
-        fresh.sort(key=lambda candidate: (candidate.identity not in self.recall.places, -candidate.status.st_size))
+        fresh.sort(key=lambda candidate: -candidate.status.st_size)
         for candidate in fresh:
             self._met(candidate, self._begin, wall_s, troubles)
         if not self.wants_look and not troubles:
@@ -245,7 +245,7 @@ class Trail:
     def _is_copy_of_read(self, fd: int, size: int, identity: Identity) -> bool:
         """Return whether all of a rotated file stands in another rotated file that was read or is being read."""
         places = self.recall.places
-        known = [c for i, c in self._there.items() if i != identity and i in places and places[i].offset >= size]
+        known = [c for i, c in self._there.items() if i != identity and i in places and places[i].offset]
         for file in self.files:
             if not file.is_live and os.fstat(file.opened()).st_size >= size and alike(fd, file.opened(), size):
                 return True
