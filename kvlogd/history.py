@@ -3,6 +3,7 @@
 Knows SQL and the tables, and no database: who inherits from it runs the queries.
 """
 
+import heapq
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -66,6 +67,12 @@ class History:
             "WHERE s.run_id = ? AND s.ts >= coalesce(to_timestamp(?::DOUBLE), '-infinity'::TIMESTAMPTZ)"
         )
         yield from (Stats(*row) for row in self._stream(sql, [run_id, since_s]))
+
+    def lines_of(self, run_id: int, after_s: float | None = None) -> Iterator[Stats | Event]:
+        """Yield the samples and events of one run in order of time, those behind `after_s` where it is given."""
+        samples: Iterator[Stats | Event] = self.samples_of(run_id, after_s)
+        merged = heapq.merge(samples, self.events_of(run_id), key=lambda line: line.ts_s or 0.0)
+        yield from (line for line in merged if after_s is None or (line.ts_s or 0.0) > after_s)
 
     def events_of(self, run_id: int) -> list[Event]:
         """Return the events of one run in order of time: their kind and numbers."""

@@ -43,10 +43,14 @@ class Intake:
         places = store.places()
         logs = revival.logs() | {place.source for place in places}
         self.feeds = [_feed(source, revival, places, logs) for source in setup.config.sources]
-        self._left = revival.standings_without(log for feed in self.feeds for log in feed.streams)
+        self._left = revival.standings_without(stream.log for stream in self.streams())
         """Alerts about logs that no source names any more; they end with the first batch."""
         self._remembered_s: dict[str, float] = {}
         self._began_s = now_s
+
+    def streams(self) -> list[Stream]:
+        """Return the logs of all sources."""
+        return [stream for feed in self.feeds for stream in feed.streams.values()]
 
     def poll(self, now_s: float, wall_s: float) -> int:
         """Read what is new of each source; return the most bytes that one of them had."""
@@ -79,15 +83,14 @@ class Intake:
 
     def totals(self) -> tuple[int, int]:
         """Return how many engines are alive, and how many alerts fire."""
-        pipelines = [stream.pipeline for feed in self.feeds for stream in feed.streams.values()]
+        pipelines = [stream.pipeline for stream in self.streams()]
         standings = [standing for pipeline in pipelines for _, _, _, standing in pipeline.at_work() if standing]
         firing = sum(standing.state is AlertState.FIRING for standing in standings)
         return sum(len(pipeline.tracks()) for pipeline in pipelines), firing
 
     def without_evidence(self) -> list[tuple[str, str]]:
         """Return the rules, each with its scope, that have had nothing to judge for a day."""
-        streams = [stream for feed in self.feeds for stream in feed.streams.values()]
-        return [pair for stream in streams for pair in stream.pipeline.without_evidence()]
+        return [pair for stream in self.streams() for pair in stream.pipeline.without_evidence()]
 
     def folders(self) -> set[Path]:
         """Return the folders in which logs may come and go."""

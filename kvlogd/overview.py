@@ -21,7 +21,7 @@ def status_of(
     intake: Intake | None, store: Path, complaints: Iterable[Complaint], mode: Mode, started_s: float, at_s: float
 ) -> Status:
     """Return the state of the daemon; without an intake, which is so while the store fails, little is known."""
-    streams = [] if intake is None else [stream for feed in intake.feeds for stream in feed.streams.values()]
+    streams = [] if intake is None else intake.streams()
     health = {} if intake is None else {one.log: one for one in intake.health()}
     return Status(
         version=__version__,

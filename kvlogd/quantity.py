@@ -124,13 +124,6 @@ def share_text(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-def points_text(value: float) -> str:
-    """Return a difference of two shares in percentage points, with its sign."""
-    digits = f"{100 * abs(value):.1f}"
-    sign = "" if float(digits) == 0 else MINUS if value < 0 else "+"
-    return f"{sign}{digits} points"
-
-
 def size_text(value: float) -> str:
     """Return bytes in the largest unit that they fill: `1.5 GiB`, `64 MiB`."""
     name, size = next((one for one in reversed(_BYTES.items()) if value >= one[1]), ("B", 1))

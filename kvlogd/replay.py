@@ -3,9 +3,8 @@
 The same parser, rules, alert state and store as the daemon, with the logs' own clock. Nothing is sent.
 """
 
-import heapq
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import tzinfo
 from itertools import groupby
@@ -16,7 +15,7 @@ from kvlogd.cutter import Chunk
 from kvlogd.engines import Ids
 from kvlogd.envelope import Envelope, Unwrapper, sniff
 from kvlogd.errors import ConfigError, KvlogdError, SourceError
-from kvlogd.model import Event, Gap, Run, Stats
+from kvlogd.model import Gap, Stats
 from kvlogd.outcome import Outcome, SourceReport
 from kvlogd.parse import Parser
 from kvlogd.pipeline import Pipeline
@@ -183,15 +182,7 @@ class SourceReader:
         self._resumed = True
         engines = {e.engine_id: e for e in self._store.engines() if e.source == self._source}
         runs = [run for run in self._store.runs() if run.engine_id in engines and run.ended_s is None]
-        self._pipeline.resume((engines[run.engine_id], run, self._lines_of(run)) for run in runs)
-
-    def _lines_of(self, run: Run) -> Iterable[Stats | Event]:
-        """Return what the store has of a run, in order of time."""
-        stored: list[Iterable[Stats | Event]] = [
-            self._store.samples_of(run.run_id),
-            self._store.events_of(run.run_id),
-        ]
-        return heapq.merge(*stored, key=lambda line: line.ts_s or 0.0)
+        self._pipeline.resume((engines[run.engine_id], run, self._store.lines_of(run.run_id)) for run in runs)
 
     def _losses(self) -> list[Gap]:
         lost = {lost.value: n for lost, n in self._unwrapper.counts.items()}

@@ -4,14 +4,13 @@ From the memory that was stored with the rows, where this very kvlogd wrote it, 
 stored rows of the lives that go on. Alerts stand as their rows say: none is told again, none is forgotten.
 """
 
-import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import tzinfo
 
 from kvlogd import memory
 from kvlogd.alerts import Standing
 from kvlogd.engines import Ids
-from kvlogd.model import Event, Run, Stats
+from kvlogd.model import Run
 from kvlogd.pipeline import Past, Pipeline
 from kvlogd.rules import Rule
 from kvlogd.store import Store
@@ -45,7 +44,8 @@ class Revival:
         pipeline = self._remembered(log, runs) or Pipeline(log, self.ids, self._rules)
         since_s = {track.life.run.run_id: track.window.last.ts_s for track in pipeline.tracks() if track.window.last}
         past: list[Past] = [
-            (self._engines[run.engine_id], run, self._lines_of(run, since_s.get(run.run_id))) for run in runs
+            (self._engines[run.engine_id], run, self._store.lines_of(run.run_id, since_s.get(run.run_id)))
+            for run in runs
         ]
         standings = [standing for standing in self._standings if standing.source == log]
         stream = Stream(log, zone, pipeline)
@@ -62,13 +62,3 @@ class Revival:
         if pipeline is None or {t.life.run.run_id for t in pipeline.tracks()} != {run.run_id for run in runs}:
             return None
         return pipeline
-
-    def _lines_of(self, run: Run, after_s: float | None) -> Iterator[Stats | Event]:
-        """Yield what is stored of a run behind a time, in order of time."""
-        samples: Iterator[Stats | Event] = (
-            s for s in self._store.samples_of(run.run_id, after_s) if after_s is None or s.ts_s > after_s
-        )
-        events: Iterator[Stats | Event] = (
-            e for e in self._store.events_of(run.run_id) if after_s is None or (e.ts_s or 0.0) > after_s
-        )
-        yield from heapq.merge(samples, events, key=lambda line: line.ts_s or 0.0)

@@ -40,7 +40,6 @@ class Stream:
     def __init__(self, log: str, zone: tzinfo, pipeline: Pipeline) -> None:
         self.log = log
         self.pipeline = pipeline
-        self.bytes_read = 0
         self._stamper = Stamper(year=None, zone=zone, mtime_s=None)
         self._parser = Parser(self._stamper)
         self._unwrapper = Unwrapper()
@@ -82,7 +81,6 @@ class Stream:
         self._stamper.mtime_s = mtime_s
         # what comes once all was read is fresh, whatever the clock of a file server or a jump of ours may say
         self._written_s = now_s if self._is_live else now_s - max(0.0, wall_s - mtime_s)
-        self.bytes_read += len(piece.data)
         self._sniff(piece)
         if piece.is_last:
             self._read_held()

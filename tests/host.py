@@ -32,13 +32,7 @@ def first_batch(rows: int) -> Batch:
 
 
 def hands(store: Store, flush: Callable[[], None] = lambda: None) -> Hands:
-    return Hands(store, flush, lambda: to_json(status(store)), lambda also_over: alerts(also_over), copier(store))
-
-
-def copier(store: Store) -> Callable[[Path], object]:
-    own: Callable[[Path], object] | None = getattr(store, "snapshot", None)
-    # in a child: opened here, the file would lose its lock
-    return own or (lambda target: subprocess.run(["cp", "--", store.path, target], check=True))
+    return Hands(store, flush, lambda: to_json(status(store)), lambda also_over: alerts(also_over), store.snapshot)
 
 
 def status(store: Store) -> Status:
@@ -133,14 +127,6 @@ def opened_elsewhere(path: Path, *, read_only: bool) -> str:
         check=False,
     )
     return run.stdout.strip() or run.stderr.strip().splitlines()[-1]
-
-
-def until(happened: Callable[[], bool], deadline_s: float = 20) -> None:
-    """Wait for a condition, up to a deadline."""
-    end = time.monotonic() + deadline_s
-    while not happened():
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.01)
 
 
 if __name__ == "__main__":

@@ -130,6 +130,15 @@ class Server:
         return 1 + by * self._random.uniform(-1, 1)
 
 
+def healthy_log() -> bytes:
+    """Return a short log of which nothing is to be told."""
+    server = Server(seed=31)
+    server.start()
+    server.busy(30, 4, 0.2)
+    server.settle(0.0)
+    return server.text()
+
+
 # --- the cases
 
 

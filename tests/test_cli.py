@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import Told, installed, kvlogd, replay
-from tests.logs import CASES, Server
+from tests.logs import CASES, Server, healthy_log
 
 LEAK = CASES / "leak-at-constant-load.log.gz"
 HEALTHY = CASES / "load-that-grows.log.gz"
@@ -18,14 +18,6 @@ def put(path: Path, data: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
-
-
-def healthy_log() -> bytes:
-    server = Server(seed=31)
-    server.start()
-    server.busy(30, 4, 0.2)
-    server.settle(0.0)
-    return server.text()
 
 
 # --- help and exit statuses

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from kvlogd.endpoint import Endpoint
 from kvlogd.errors import KvlogdError, StoreError
 from kvlogd.sheet import Format
 from kvlogd.store import Store
-from tests import host
-from tests.host import opened_elsewhere, until
+from tests import host, waiting
+from tests.host import opened_elsewhere
 from tests.test_sqlgate import ATTACKS, SECRET, TYPES
 
+until = partial(waiting.until, deadline_s=20)
 SLOW = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range + b.range = -1"
 MANY = "FROM range(20000)"
 
@@ -257,7 +259,7 @@ def test_a_third_query_is_told_to_wait(served: Endpoint, monkeypatch: pytest.Mon
     monkeypatch.setattr(sqlgate, "LIMIT_S", 4.0)
     with asking(served, SLOW), asking(served, SLOW):
         # whichever comes too early is answered itself
-        until(lambda: is_refused(served), 5)
+        until(lambda: is_refused(served), deadline_s=5)
         assert ask.status([served.path], served.path.with_name("kv.duckdb")).pid == os.getpid()
 
 

@@ -10,16 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from kvlogd.endpoint import Endpoint
 from kvlogd.store import Store
-from tests import host
+from tests import host, waiting
 from tests.command import INSTALLED, kvlogd
-from tests.host import until
 
+until = partial(waiting.until, deadline_s=20)
 SLOW = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range + b.range = -1"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from kvlogd import cli
 from tests.command import INSTALLED, installed, replay
-from tests.logs import CASES, Server
+from tests.logs import CASES, Server, healthy_log
 
 LEAK = CASES / "leak-at-constant-load.log.gz"
 HEALTHY = CASES / "load-that-grows.log.gz"
@@ -21,14 +21,6 @@ HEALTHY = CASES / "load-that-grows.log.gz"
 def put(path: Path, data: bytes) -> Path:
     path.write_bytes(data)
     return path
-
-
-def healthy_log() -> bytes:
-    server = Server(seed=31)
-    server.start()
-    server.busy(30, 4, 0.2)
-    server.settle(0.0)
-    return server.text()
 
 
 def test_no_escape_codes_when_piped() -> None:
