@@ -10,7 +10,7 @@ from typing import Any
 
 import nanoarrow as na
 
-from kvlogd.schema import Table
+from kvlogd.table import Table
 
 _SLICE = 512
 _KNOWN = "nullif({0}, 'nan'::DOUBLE)"

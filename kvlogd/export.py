@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from kvlogd import days, rollup, schema
+from kvlogd import bookkeeping, days, rollup, schema, telemetry
 from kvlogd.errors import StoreError
 
 FOLDER = "export"
-WHOLE = (schema.ENGINES, schema.RUNS, schema.POSITIONS, schema.GAPS)
+WHOLE = (telemetry.ENGINES, telemetry.RUNS, bookkeeping.POSITIONS, bookkeeping.GAPS)
 _MOST_FILES = 16
 _FOLDER_MODE = 0o750
 

@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kvlogd import rows, schema, statements
+from kvlogd import alerting, bookkeeping, rows, statements, telemetry
 from kvlogd.alerts import Standing
 from kvlogd.model import AlertEvent, Engine, Event, Gap, Run, Stats
 from kvlogd.rows import Memory, Position
@@ -29,33 +29,34 @@ class History:
 
     def engines(self) -> list[Engine]:
         """Return all engines."""
-        return [Engine(*row) for row in self.read(f"{statements.select(schema.ENGINES)} ORDER BY engine_id")]
+        return [Engine(*row) for row in self.read(f"{statements.select(telemetry.ENGINES)} ORDER BY engine_id")]
 
     def runs(self) -> list[Run]:
         """Return all runs."""
-        return [Run(*row) for row in self.read(f"{statements.select(schema.RUNS)} ORDER BY run_id")]
+        return [Run(*row) for row in self.read(f"{statements.select(telemetry.RUNS)} ORDER BY run_id")]
 
     def gaps(self) -> list[Gap]:
         """Return all gaps, oldest first."""
-        return [Gap(*row) for row in self.read(statements.select(schema.GAPS))]
+        return [Gap(*row) for row in self.read(statements.select(bookkeeping.GAPS))]
 
     def standings(self) -> list[Standing]:
         """Return the alerts that are pending or firing."""
         return [
-            rows.standing(row) for row in self.read(f"{statements.select(schema.ALERTS)} ORDER BY rule, scope, run_id")
+            rows.standing(row)
+            for row in self.read(f"{statements.select(alerting.ALERTS)} ORDER BY rule, scope, run_id")
         ]
 
     def places(self) -> list[Position]:
         """Return all positions, with what identifies a tailed file."""
-        return [Position(*row) for row in self.read(statements.select(schema.POSITIONS))]
+        return [Position(*row) for row in self.read(statements.select(bookkeeping.POSITIONS))]
 
     def memories(self) -> list[Memory]:
         """Return what the rules of each source remember."""
-        return [Memory(*row) for row in self.read(statements.select(schema.MEMORIES))]
+        return [Memory(*row) for row in self.read(statements.select(bookkeeping.MEMORIES))]
 
     def alert_events(self, source: str | None = None) -> list[AlertEvent]:
         """Return the alert events of one source or of all, oldest first."""
-        sql = f"{statements.select(schema.ALERT_EVENTS)} WHERE source = coalesce(?, source) ORDER BY ts, rowid"
+        sql = f"{statements.select(alerting.ALERT_EVENTS)} WHERE source = coalesce(?, source) ORDER BY ts, rowid"
         return [rows.alert_event(row) for row in self.read(sql, [source])]
 
     def samples_of(self, run_id: int, since_s: float | None = None) -> Iterator[Stats]:

@@ -235,3 +235,76 @@ class AlertEvent(NamedTuple):
     reason: str = ""
     """Why it resolved: `cleared`, `restart`, `rule removed`, `rule changed`, `source removed`; `the log went on` where
     a replay takes back what it told at the end of a log that has grown."""
+
+
+class NoticeKind(StrEnum):
+    """Why somebody is told. The values are those of the store's `notices.kind`."""
+
+    FIRING = "firing"
+    RAISED = "raised"
+    """It fires already, and now more severely than was told."""
+    REPEAT = "repeat"
+    RESOLVED = "resolved"
+    SUMMARY = "summary"
+    """What happened while a channel was out of order, or the rest of a storm."""
+    NO_DATA = "no_data"
+    BROKEN = "broken"
+    """A rule of its own fails, so that it can find nothing."""
+    CHANNEL = "channel"
+    """Another channel takes no messages."""
+    TEST = "test"
+
+
+class Letter(NamedTuple):
+    """One message, ready to be sent: the same content as plain text and as HTML."""
+
+    subject: str
+    """One line."""
+    text: str
+    html: str
+    severity: Severity | None
+    """None for good news and for tests."""
+
+
+class Panel(NamedTuple):
+    """What a chart of one engine shows, on one time axis. All series are as long as `ts_s`; None is a hole."""
+
+    engine: str
+    ts_s: tuple[float, ...]
+    free_share: tuple[float | None, ...]
+    running: tuple[float | None, ...]
+    waiting: tuple[float | None, ...]
+    since_s: float
+    """When the thing that was found began."""
+    firing_s: float
+    restarts_s: tuple[float, ...] = ()
+    trend: tuple[tuple[float, float], tuple[float, float]] | None = None
+    """Two points (time, free share) of the line that was fitted."""
+    full_s: float | None = None
+    """When the pool will be full, by that line."""
+
+
+class Fault(StrEnum):
+    """Why a message did not get out."""
+
+    REFUSED = "refused"
+    """401, 403, 404, 410, or a mail server's lasting no: it will not be otherwise by itself."""
+    BUSY = "busy"
+    """429, or a mail server's no for now."""
+    UNREACHABLE = "unreachable"
+    TIMEOUT = "timeout"
+    UNUSABLE = "unusable"
+    """The channel's URL is missing or cannot be understood."""
+    FAILED = "failed"
+    """Anything else, 5xx among it."""
+
+
+class Outcome(NamedTuple):
+    """What became of one attempt to send."""
+
+    fault: Fault | None
+    """None where it was taken."""
+    status: int | None = None
+    """HTTP's or SMTP's number, where it was seen."""
+    retry_after_s: float | None = None
+    """How long the other side wants to be left alone, where it was seen."""

@@ -7,7 +7,7 @@ samples go only once they are in `minutes`. Alerts, runs, engines and gaps are k
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from kvlogd import days, export, rollup, schema
+from kvlogd import days, export, rollup, telemetry
 from kvlogd.errors import StoreError
 
 _KEEP_DONE_S = 90 * days.DAY_S
@@ -68,7 +68,7 @@ def forget(store: Tended, wall_s: float, keep: Keep) -> bool:
         return True
     minutes_day = days.of(now_s - max(keep.minutes_s, keep.raw_s))
     store.transact([
-        *((f"DELETE FROM {table.name} WHERE ts < to_timestamp(?::DOUBLE)", [raw_s]) for table in schema.RAW),  # noqa: S608
+        *((f"DELETE FROM {table.name} WHERE ts < to_timestamp(?::DOUBLE)", [raw_s]) for table in telemetry.RAW),  # noqa: S608
         # lines without a stamp, of lives that are over
         ("DELETE FROM events WHERE ts IS NULL AND run_id IN "
          "(SELECT run_id FROM runs WHERE ended < to_timestamp(?::DOUBLE))", [raw_s]),

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from kvlogd import days, export, lock, schema
+from kvlogd import bookkeeping, days, export, lock, schema, telemetry
 from kvlogd.errors import StoreError
-from kvlogd.schema import Table
 from kvlogd.store import Store, readable, workshop
+from kvlogd.table import Table, quoted
 from kvlogd.transaction import Connection
 
 _STEP_ROWS = 122_880
@@ -56,8 +56,8 @@ def salvage(path: Path) -> Salvaged:
 
 
 def _build(con: Connection, path: Path, target: Path) -> tuple[tuple[Got, ...], bool]:
-    is_readable = _tried(con, target, f"ATTACH {schema.quoted(str(path.absolute()))} AS old (READ_ONLY)")
-    tables = [table for table in schema.TABLES if table not in (schema.META, schema.EXPORTS)]
+    is_readable = _tried(con, target, f"ATTACH {quoted(str(path.absolute()))} AS old (READ_ONLY)")
+    tables = [table for table in schema.TABLES if table not in (bookkeeping.META, bookkeeping.EXPORTS)]
     lost = {table.name: _copy(con, target, table) if is_readable else None for table in tables}
     if is_readable:
         _tried(con, target, "INSERT INTO meta SELECT * FROM old.meta WHERE key <> 'schema_version'")
@@ -66,10 +66,10 @@ def _build(con: Connection, path: Path, target: Path) -> tuple[tuple[Got, ...], 
     for table in export.WHOLE:
         if lost[table.name] != 0:
             added[table.name] = _add_missing(con, target, table, folder / f"{table.name}.parquet")
-    has_positions = lost[schema.POSITIONS.name] == 0
+    has_positions = lost[bookkeeping.POSITIONS.name] == 0
     if not has_positions:
         _cut_back(con, folder)
-        has_positions = bool(_count(con, schema.POSITIONS.name))
+        has_positions = bool(_count(con, bookkeeping.POSITIONS.name))
     got = []
     for table in tables:
         if table in schema.EXPORTED:
@@ -113,7 +113,7 @@ def _add_missing(con: Connection, target: Path, table: Table, file: Path) -> int
     before = _count(con, table.name)
     key = table.key or tuple(column.name for column in table.columns)
     same = " AND ".join(f"there.{name} IS NOT DISTINCT FROM found.{name}" for name in key)
-    sql = f"SELECT found.* FROM read_parquet({schema.quoted(str(file))}) found ANTI JOIN {table.name} there ON {same}"  # noqa: S608
+    sql = f"SELECT found.* FROM read_parquet({quoted(str(file))}) found ANTI JOIN {table.name} there ON {same}"  # noqa: S608
     if file.is_file():
         _tried(con, target, f"INSERT INTO {table.name} BY NAME {sql}")
     return _count(con, table.name) - before
@@ -131,11 +131,11 @@ def _cut_back(con: Connection, folder: Path) -> None:
 def _fill_days(con: Connection, target: Path, table: Table, folder: Path) -> Iterator[int]:
     """Take each day from its export where that has more rows; yield how many more."""
     found = con.execute("SELECT value FROM meta WHERE key = 'raw_from'").fetchone()
-    kept_from = days.name(days.of(float(found[0]))) if found and table in schema.RAW else ""
+    kept_from = days.name(days.of(float(found[0]))) if found and table in telemetry.RAW else ""
     for day, file in _exported(folder, table):
         if day < kept_from:
             continue
-        source = f"read_parquet({schema.quoted(str(file))})"
+        source = f"read_parquet({quoted(str(file))})"
         of_day = f"ts >= DATE '{day}' AND ts < DATE '{day}' + 1"
         try:
             with readable(target):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kvlogd.schema import Column, Table
+from kvlogd.table import Column, Table
 
 
 def select(table: Table) -> str:

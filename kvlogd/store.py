@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import duckdb
 
-from kvlogd import asking, disk, export, lock, migration, recovery, schema, snapshot, transaction
+from kvlogd import asking, disk, export, lock, migration, recovery, schema, snapshot, table, transaction
 from kvlogd.errors import StoreError
 from kvlogd.history import History
 from kvlogd.lease import Lease
@@ -207,7 +207,7 @@ class Store(History):
         disk.refuse_when_full(self.path)
         options = "FORMAT parquet, COMPRESSION zstd"
         with self._lease() as lease, self._reading(lease) as cursor, disk.private_files():
-            cursor.execute(f"COPY ({select}) TO {schema.quoted(str(target))} ({options})")
+            cursor.execute(f"COPY ({select}) TO {table.quoted(str(target))} ({options})")
 
     def snapshot(self, target: Path) -> None:
         """Write a consistent copy that any DuckDB client opens; commits go on meanwhile.
@@ -396,7 +396,7 @@ def _connect(path: Path, read_only: bool, memory_mb: int) -> duckdb.DuckDBPyConn
             # absolute, so that no prefix such as `md:` is taken for a service
             config = {**_CONFIG, "memory_limit": f"{memory_mb}MB"}
             con = duckdb.connect(str(path.absolute()), read_only=read_only, config=config)
-        folder = schema.quoted(str(export.folder_of(path)))
+        folder = table.quoted(str(export.folder_of(path)))
         for setting in (*_SETTINGS, *_FENCE):
             con.execute(setting.format(export=folder))
     except duckdb.Error as error:

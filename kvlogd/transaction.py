@@ -6,7 +6,7 @@ Knows SQL and the columns, and no database: a connection is what can execute and
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from kvlogd import arrow, rows, schema, statements
+from kvlogd import alerting, arrow, bookkeeping, rows, statements, table, telemetry
 from kvlogd.model import AlertKey, Stats
 from kvlogd.rows import Batch
 
@@ -24,21 +24,21 @@ class Connection(Protocol):
 
 def write(con: Connection, batch: Batch) -> None:
     """Write the batch in the transaction that is open. Raises ValueError, OverflowError for what does not fit."""
-    _replace(con, schema.ENGINES, batch.engines)
-    _replace(con, schema.RUNS, batch.runs)
+    _replace(con, telemetry.ENGINES, batch.engines)
+    _replace(con, telemetry.RUNS, batch.runs)
     _append_samples(con, batch.samples, batch.sample_runs)
-    _append(con, schema.EVENTS, [rows.event_values(*event) for event in batch.events])
-    _append(con, schema.ALERT_EVENTS, [rows.alert_event_values(event) for event in batch.alert_events])
+    _append(con, telemetry.EVENTS, [rows.event_values(*event) for event in batch.events])
+    _append(con, alerting.ALERT_EVENTS, [rows.alert_event_values(event) for event in batch.alert_events])
     _forget(con, batch.over)
-    _replace(con, schema.ALERTS, [rows.standing_values(standing) for standing in batch.standings])
-    _append(con, schema.GAPS, batch.gaps)
-    _replace(con, schema.POSITIONS, batch.positions)
-    _replace(con, schema.MEMORIES, batch.memories)
-    _append(con, schema.GPU_SAMPLES, _fresh(con, schema.GPU_SAMPLES, batch.gpu_samples))
-    _append(con, schema.HOST_SAMPLES, _fresh(con, schema.HOST_SAMPLES, batch.host_samples))
+    _replace(con, alerting.ALERTS, [rows.standing_values(standing) for standing in batch.standings])
+    _append(con, bookkeeping.GAPS, batch.gaps)
+    _replace(con, bookkeeping.POSITIONS, batch.positions)
+    _replace(con, bookkeeping.MEMORIES, batch.memories)
+    _append(con, telemetry.GPU_SAMPLES, _fresh(con, telemetry.GPU_SAMPLES, batch.gpu_samples))
+    _append(con, telemetry.HOST_SAMPLES, _fresh(con, telemetry.HOST_SAMPLES, batch.host_samples))
 
 
-def _fresh(con: Connection, table: schema.Table, readings: Sequence[Any]) -> Sequence[Any]:
+def _fresh(con: Connection, table: table.Table, readings: Sequence[Any]) -> Sequence[Any]:
     """Return the readings whose time and device are not in the table yet: a CSV file may be given twice."""
     if not readings:
         return readings
@@ -58,22 +58,22 @@ def _append_samples(con: Connection, samples: Sequence[Stats], runs: Sequence[in
     if unknown := set(runs) - engine_of.keys():
         raise ValueError(f"samples of runs that are unknown: {sorted(unknown)[:5]}")
     columns |= {"ts": columns["ts_s"], "run_id": list(runs), "engine_id": list(map(engine_of.__getitem__, runs))}
-    _insert(con, schema.SAMPLES, columns)
+    _insert(con, telemetry.SAMPLES, columns)
 
 
-def _append(con: Connection, table: schema.Table, records: Sequence[tuple[Any, ...]]) -> None:
+def _append(con: Connection, table: table.Table, records: Sequence[tuple[Any, ...]]) -> None:
     if records:
         _insert(con, table, arrow.columns_of(table, records))
 
 
-def _insert(con: Connection, table: schema.Table, columns: Mapping[str, Sequence[Any]]) -> None:
+def _insert(con: Connection, table: table.Table, columns: Mapping[str, Sequence[Any]]) -> None:
     stream, values = arrow.incoming(table, columns)
     con.register(_IN, stream)
     con.execute(statements.insert(table, values, _IN))
     con.unregister(_IN)
 
 
-def _replace(con: Connection, table: schema.Table, records: Sequence[tuple[Any, ...]]) -> None:
+def _replace(con: Connection, table: table.Table, records: Sequence[tuple[Any, ...]]) -> None:
     # One statement for many rows costs what it does for one; a primary key is not worth its index.
     at = [index for index, column in enumerate(table.columns) if column.name in table.key]
     latest = list({tuple(record[i] for i in at): record for record in records}.values())

@@ -55,26 +55,31 @@ MAY_IMPORT = {
     "outcome": "",
     "tell": "notice outcome quantity rules",
     "minutes": "",
-    "schema": "minutes",
-    "statements": "schema",
-    "arrow": "schema",
-    "rows": "alerts schema",
+    "table": "",
+    "telemetry": "table",
+    "alerting": "table",
+    "bookkeeping": "table",
+    "views": "alerting minutes table telemetry",
+    "schema": "alerting bookkeeping table telemetry views",
+    "statements": "table",
+    "arrow": "table",
+    "rows": "alerts",
     "lock": "",
-    "transaction": "alerts arrow rows schema statements",
+    "transaction": "alerting arrow bookkeeping rows statements table telemetry",
     "lease": "",
     "disk": "",
-    "history": "alerts rows schema statements",
+    "history": "alerting alerts bookkeeping rows statements telemetry",
     "migration": "disk schema transaction",
     "snapshot": "disk lock",
     "days": "",
     "rollup": "days minutes",
-    "export": "days rollup schema",
-    "retention": "days export rollup schema",
+    "export": "bookkeeping days rollup schema telemetry",
+    "retention": "days export rollup telemetry",
     "recovery": "disk lock",
     "asking": "",
-    "salvage": "days export lock schema store transaction",
+    "salvage": "bookkeeping days export lock schema store table telemetry transaction",
     "storecli": "salvage",
-    "store": "asking disk export history lease lock migration recovery rows schema snapshot transaction",
+    "store": "asking disk export history lease lock migration recovery rows schema snapshot table transaction",
     "piece": "rows",
     "clock": "",
     "stream": "envelope grammar parse piece pipeline rows scan stamp",
@@ -138,7 +143,7 @@ MAY_NAME = {
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
-    "pace minutes statements days rollup course"
+    "pace minutes statements days rollup course table telemetry alerting bookkeeping views"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}

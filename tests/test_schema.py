@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlogd import schema
+from kvlogd import bookkeeping, schema, table, telemetry
 from kvlogd.model import Engine, Gap, Run, Stats
 from kvlogd.store import Store
 
@@ -29,12 +29,13 @@ def test_every_comment_and_type_is_in_the_database(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "record"), [(schema.ENGINES, Engine), (schema.RUNS, Run), (schema.GAPS, Gap), (schema.SAMPLES, Stats)]
+    ("table", "record"),
+    [(telemetry.ENGINES, Engine), (telemetry.RUNS, Run), (bookkeeping.GAPS, Gap), (telemetry.SAMPLES, Stats)],
 )
-def test_columns_follow_the_records(table: schema.Table, record: type[tuple[object, ...]]) -> None:
+def test_columns_follow_the_records(table: table.Table, record: type[tuple[object, ...]]) -> None:
     fields = [name.removesuffix("_s") for name in getattr(record, "_fields", ())]
     columns = [column.name for column in table.columns]
-    if table is schema.SAMPLES:
+    if table is telemetry.SAMPLES:
         assert set(columns) - {"engine_id", "run_id"} == set(fields) - {"pid", "engine_index"}
     else:
         assert columns == fields
