@@ -51,6 +51,7 @@ MAY_IMPORT = {
     "alerts": "",
     "evaluate": "window kinds rules alerts engines",
     "pipeline": "alerts engines window evaluate rules course",
+    "inquiry": "pipeline rows rules sqlgate",
     "notice": "quantity",
     "outcome": "",
     "tell": "notice outcome quantity rules",
@@ -88,7 +89,8 @@ MAY_IMPORT = {
     "feed": "piece stream",
     "revival": "alerts engines memory pipeline rules store stream",
     "intake": (
-        "alerts config container feed journal memory piece pipeline revival rows setup source stamp store stream tail"
+        "alerts config container feed inquiry journal memory piece pipeline revival rows setup source stamp store "
+        "stream tail"
     ),
     "errands": "",
     "container": "docker followed piece recall rows tail",
@@ -113,7 +115,7 @@ MAY_IMPORT = {
     "chart": "",
     "report": "chart notice outcome quantity rules rows store",
     "progress": "",
-    "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store cutter",
+    "replay": "engines envelope inquiry outcome parse pipeline rows rules scan sidecar source stamp store cutter",
     "systemd": "",
     "wire": "systemd",
     "caller": "wire",
@@ -121,7 +123,7 @@ MAY_IMPORT = {
     "ask": "progress rows sheet status wire",
     "live": "ask config lock progress rows sheet sqlgate status store wire",
     "status": "quantity",
-    "ruletest": "engines fields pipeline quantity replay rules yamlfile alerts",
+    "ruletest": "engines fields inquiry pipeline quantity replay rows rules yamlfile alerts",
     "cli": EVERYTHING,
 }
 
