@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from kvlogd import alerts
+from kvlogd.agenda import Agenda
 from kvlogd.alerts import Standing
 from kvlogd.course import PastLife
 from kvlogd.engines import Fleet, Ids, Life
@@ -97,8 +98,7 @@ class Pipeline:
         self._going_on: dict[str, list[Standing]] = {}
         """Alerts that outlived the last run of an engine, by its label."""
         self._rules = tuple(rules)
-        self._asked_s: dict[str, float] = {}
-        """Rule -> the last time that its query was asked about."""
+        self._agenda = Agenda(self._rules)
         self._source_bench = Bench.of_source(self._rules, source)
         self._tracks: dict[int, Track] = {}
         self.next_tick_s = 0.0
@@ -175,18 +175,9 @@ class Pipeline:
                 self._alert_events.append(end)
 
     def questions(self) -> Iterator[tuple[Rule, float]]:
-        """Yield the rules whose query is due, each with the time that it asks about; ask once what is read is stored.
-
-        A query is asked about each border of its own grid of record time, of a long silence about the last day only.
-        """
-        for rule in self._rules:
-            if rule.query is None or self.now_s is None or self.first_s is None:
-                continue
-            every_s = rule.query.every
-            last_s = max(self._asked_s.get(rule.id, self.first_s), self.now_s - LONGEST_SILENCE_S)
-            while (due_s := last_s - last_s % every_s + every_s) <= self.now_s:
-                self._asked_s[rule.id] = last_s = due_s
-                yield rule, due_s
+        """Yield the rules whose query is due, each with the time it asks about; ask once what is read is stored."""
+        if self.now_s is not None and self.first_s is not None:
+            yield from self._agenda.due(self.first_s, self.now_s)
 
     def answer(self, rule: Rule, at_s: float, found: Mapping[str, Finding] | Broken) -> None:
         """Take in what the query of a rule found as of a time, by engine or source."""
@@ -216,7 +207,7 @@ class Pipeline:
         self._recalls = False
         # an answer that did not get into the store is not asked for again: the next one decides
         if self.now_s is not None:
-            self._asked_s = {rule.id: self.now_s for rule in self._rules if rule.query is not None}
+            self._agenda.go_on_from(self.now_s)
         self.harvest()
         self._restore({standing.key: standing for standing in standings})
 

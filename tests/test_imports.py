@@ -50,7 +50,8 @@ MAY_IMPORT = {
     "config": "yamlfile fields quantity",
     "alerts": "",
     "evaluate": "window kinds rules alerts engines",
-    "pipeline": "alerts engines window evaluate rules course",
+    "agenda": "rules",
+    "pipeline": "agenda alerts engines window evaluate rules course",
     "inquiry": "pipeline rows rules sqlgate",
     "notice": "quantity",
     "outcome": "",
@@ -145,7 +146,7 @@ MAY_NAME = {
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
-    "pace minutes statements days rollup course table telemetry alerting bookkeeping views"
+    "pace minutes statements days rollup course table telemetry alerting bookkeeping views agenda"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
