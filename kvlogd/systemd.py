@@ -110,3 +110,8 @@ def _first_folder(named: str | None) -> Path | None:
     # a unit may name several, separated by colons
     first = Path((named or "").split(":")[0])
     return first if first.is_absolute() else None
+
+
+def is_absent(root: Path = Path("/")) -> bool:
+    """Tell whether this host runs without systemd, as containers do."""
+    return not (root / "run/systemd/system").is_dir()

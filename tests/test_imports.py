@@ -122,6 +122,15 @@ MAY_IMPORT = {
     "live": "ask config lock progress rows sheet sqlgate status store wire",
     "status": "quantity",
     "ruletest": "engines fields pipeline quantity replay rules yamlfile alerts",
+    "checkup": "",
+    "servers": "",
+    "rotation": "",
+    "logcheck": "checkup notice outcome quantity replay rotation rules source",
+    "doctor": (
+        "ask checkup config container disk docker logcheck notice quantity rules servers setup source stamp systemd "
+        "tail wire"
+    ),
+    "hostcli": "checkup clock doctor",
     "cli": EVERYTHING,
 }
 
@@ -137,13 +146,13 @@ MAY_NAME = {
     "tqdm": "progress",
     "watchdog": "watch",
     "time": "clock",
-    "subprocess": "journal snapshot",
+    "subprocess": "doctor journal snapshot",
 }
 
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
-    "pace minutes statements days rollup course table telemetry alerting bookkeeping views"
+    "checkup pace minutes statements days rollup course table telemetry alerting bookkeeping views"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
