@@ -60,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_rules(commands)
     storecli.add(commands)
-    hostcli.add(commands)
+    hostcli.add(commands, parser)
     return parser
 
 

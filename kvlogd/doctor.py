@@ -4,7 +4,6 @@ Promises to change nothing, to wait for nothing longer than a second or two, and
 says what to do. Reads the end of each log itself and asks the daemon, where one runs, how it fares.
 """
 
-import grp
 import json
 import os
 import subprocess
@@ -12,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kvlogd import ask, disk, servers, systemd, wire
+from kvlogd import ask, disk, rights, servers, systemd, wire
 from kvlogd.checkup import Item, Mark
 from kvlogd.config import ChannelConfig, Config, Enabled, SourceConfig
 from kvlogd.container import ROOT as CONTAINERS
@@ -27,8 +26,6 @@ from kvlogd.source import rotation_of, shown
 from kvlogd.stamp import HOST_ZONE, zone
 from kvlogd.tail import globbed
 
-GROUPS = ("adm", "systemd-journal")
-"""The groups that the unit gives the service's user."""
 LEAST_BYTES, SOME_BYTES = 64 << 20, 1 << 30
 MOST_LOGS = 8
 """Logs of a source that are read to the end of the chain; of further ones only that they are there is told."""
@@ -82,7 +79,7 @@ def _source(source: SourceConfig, rules: Sequence[Rule], wall_s: float, *, for_s
         paths, mend, groups = list(found.paths[-1:]), found.mend, None
     else:
         paths, mend = _live(source), "check the pattern, or see where vLLM writes to: `kvlogd install --dry-run`"
-        groups = _groups() if for_service else None
+        groups = rights.groups() if for_service else None
     if not paths:
         where = source.docker or ", ".join(source.files)
         return Found([Item(f"{source.name}: file", Mark.FAIL, f"{shown(where)}: nothing there", mend)], [])
@@ -107,11 +104,6 @@ def _live(source: SourceConfig) -> list[Path]:
     for path in sorted(live, key=lambda path: rotation_of(path)[1]):
         by_log[rotation_of(path)[0]] = path  # the last one is the live one
     return sorted(by_log.values(), key=lambda path: -path.stat().st_mtime if path.exists() else 0.0)
-
-
-def _groups() -> frozenset[int]:
-    known = {group.gr_name: group.gr_gid for group in grp.getgrall()}
-    return frozenset(known[name] for name in GROUPS if name in known)
 
 
 def _journal(name: str, unit: str) -> Iterator[Item]:

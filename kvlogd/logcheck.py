@@ -19,6 +19,7 @@ from kvlogd.notice import clock_text, count_text, label_text, subject
 from kvlogd.outcome import Outcome, SourceReport, episodes_in
 from kvlogd.quantity import duration_text, size_text
 from kvlogd.replay import Options, opened_store, replay
+from kvlogd.rights import closed_at
 from kvlogd.rotation import CONFIGS, rotating
 from kvlogd.rules import Rule
 from kvlogd.source import rotation_of, shown
@@ -81,23 +82,13 @@ def _rights(name: str, log: Path, groups: frozenset[int] | None) -> Iterator[Ite
         mend = "move it, or give the unit BindReadOnlyPaths= for it: systemctl edit kvlogd"
         yield Item(f"{name}: rights", Mark.WARN, f"{shown(str(log))}: the service has a /tmp of its own", mend)
     elif groups is not None:
-        closed = next((place for place in (*reversed(log.parents), log) if not _opens(place, groups)), None)
+        closed = closed_at(log, groups)
         if closed is not None:
             needed = "rx" if closed.is_dir() else "r"
             mend = f"chgrp adm {closed} && chmod g+{needed} {closed}, in logrotate's `create` too"
             yield Item(f"{name}: rights", Mark.FAIL, f"{shown(str(closed))}: the service's user cannot read it", mend)
     elif not os.access(log, os.R_OK):
         yield Item(f"{name}: rights", Mark.FAIL, f"{shown(str(log))}: you cannot read it", "run this as root")
-
-
-def _opens(path: Path, groups: frozenset[int]) -> bool:
-    """Tell whether a user of these groups, who owns nothing, can go through a folder or read a file."""
-    status = path.stat()
-    bit = stat.S_IXOTH if stat.S_ISDIR(status.st_mode) else stat.S_IROTH
-    if status.st_mode & bit or (status.st_gid in groups and status.st_mode & (bit << 3)):
-        return True
-    # what an access list says more is not read here: better silent than wrong
-    return "system.posix_acl_access" in os.listxattr(path)
 
 
 def _fresh(name: str, log: Path, status: os.stat_result, wall_s: float) -> Iterator[Item]:

@@ -127,7 +127,9 @@ def _home(folder: Path) -> tuple[str | None, str | None]:
     except OSError:
         return None, None
     containers, units = _CONTAINER.findall(text), _UNIT.findall(text)
-    inner = [unit for unit in units if not unit.startswith(("user@", "docker", "containerd", "kubelet", "podman"))]
+    # a user's own units are in a journal of their own, which `journalctl --unit` does not show
+    foreign = ("user@", "docker", "containerd", "kubelet", "podman")
+    inner = [] if any(unit.startswith(foreign) for unit in units) else units
     return (inner[-1] if inner else None), (containers[-1] if containers else None)
 
 

@@ -125,12 +125,16 @@ MAY_IMPORT = {
     "checkup": "",
     "servers": "",
     "rotation": "",
-    "logcheck": "checkup notice outcome quantity replay rotation rules source",
+    "logcheck": "checkup notice outcome quantity replay rights rotation rules source",
     "doctor": (
-        "ask checkup config container disk docker logcheck notice quantity rules servers setup source stamp systemd "
-        "tail wire"
+        "ask checkup config container disk docker logcheck notice quantity rights rules servers setup source stamp "
+        "systemd tail wire"
     ),
-    "hostcli": "checkup clock doctor",
+    "rights": "",
+    "proposal": "config servers",
+    "install": "config container docker proposal rights servers systemd",
+    "manual": "",
+    "hostcli": "checkup clock doctor install manual",
     "cli": EVERYTHING,
 }
 
@@ -146,13 +150,14 @@ MAY_NAME = {
     "tqdm": "progress",
     "watchdog": "watch",
     "time": "clock",
-    "subprocess": "doctor journal snapshot",
+    "shtab": "manual",
+    "subprocess": "doctor install journal snapshot",
 }
 
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
-    "checkup pace minutes statements days rollup course table telemetry alerting bookkeeping views"
+    "checkup manual pace proposal minutes statements days rollup course table telemetry alerting bookkeeping views"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
@@ -166,7 +171,7 @@ NAMELESS = {"utils", "util", "helpers", "helper", "manager", "base", "common"}
 MOST_LINES_A_FILE = 450
 MOST_LINES_A_FUNCTION = 60
 
-NOT_FOR_HELP = ("duckdb", "nanoarrow", "pydantic", "tqdm", "watchdog", "yaml", "zstandard")
+NOT_FOR_HELP = ("duckdb", "nanoarrow", "pydantic", "shtab", "tqdm", "watchdog", "yaml", "zstandard")
 
 
 class Source(NamedTuple):

@@ -78,7 +78,7 @@ def test_which_command_lines_are_servers(tmp_path: Path, arguments: list[str], p
         (f"0::/system.slice/docker-{ID}.scope\n", None, ID),
         (f"12:memory:/docker/{ID}\n1:name=systemd:/docker/{ID}\n", None, ID),
         (f"0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-{ID}.scope\n", None, ID),
-        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/vllm.service\n", "vllm.service", None),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/vllm.service\n", None, None),
         ("0::/user.slice/user-1000.slice/session-3.scope\n", None, None),
     ],
 )
