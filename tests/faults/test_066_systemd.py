@@ -1,5 +1,6 @@
 """66. The package and its unit under a real systemd: start, trouble, reload, end, and what the unit may touch."""
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -224,6 +225,33 @@ def test_it_reads_the_journal_of_a_unit(machine: Machine) -> None:
     (machine.shared / "lines").write_text(lines(0, 20))
     machine.run("systemd-run", "--unit", "vllm-chat", "--wait", "-q", "cat", f"{SHARED}/lines")
     machine.until(lambda: machine.count() == 20)
+
+
+def test_install_finds_the_server_that_runs_and_starts_the_daemon(machine: Machine) -> None:
+    machine.fresh(SOURCES)
+    machine.run("rm", CONFIG)
+    machine.write("/opt/served/vllm", f"#!/bin/bash\ncat {SHARED}/lines\nread -r _ < <(sleep 600)\n", "755")
+    (machine.shared / "lines").write_text(lines(0, 20))
+    # a script's command line begins with its interpreter, as vllm's own does
+    machine.run("systemd-run", "--unit", "vllm-chat", "-q", "/opt/served/vllm", "serve", "model", "--port", "8123")
+    try:
+        machine.until(lambda: "vllm-chat" in machine.run("kvlogd", "install", "--dry-run").out)
+        machine.run("kvlogd", "install")
+        assert machine.has("UnitFileState") == "enabled"
+        config = machine.run("cat", CONFIG).out
+        assert 'journal: "vllm-chat.service"' in config
+        assert "127.0.0.1:8123/metrics" in config
+        machine.until(lambda: machine.count() == 20)
+        assert "everything was in place" in machine.run("kvlogd", "install").out
+        found = machine.run("kvlogd", "doctor", "--json", fails=True)
+        marks = {item["link"]: item["mark"] for item in json.loads(found.out)["items"]}
+        links = ("config", "vllm-chat: journal", "daemon", "store", "vLLM")
+        assert {link: marks[link] for link in links} == dict.fromkeys(links, "ok")
+        assert "removed" in machine.run("kvlogd", "install", "--uninstall").out
+        assert machine.shell(f"ls {CONFIG}", fails=True).status != 0
+        assert machine.has("ActiveState") == "inactive"
+    finally:
+        machine.run("systemctl", "stop", "vllm-chat", fails=True)
 
 
 def test_a_package_that_goes_leaves_nothing_but_what_it_knew(machine: Machine) -> None:
