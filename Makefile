@@ -64,7 +64,7 @@ format: venv ## format the code and mend what ruff can mend
 
 dist: venv ## build the wheel and the sdist into dist/
 	@rm -rf dist
-	@$(BIN)/python -m build --outdir dist . >/dev/null
+	@$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
 	@ls -1 dist
 
 deb: dist ## build a Debian package with a private venv: for hosts without a package index
