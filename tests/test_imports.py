@@ -134,6 +134,7 @@ MAY_IMPORT = {
     "proposal": "config servers",
     "install": "config container docker proposal rights servers systemd",
     "manual": "",
+    "rulebook": "fields kinds quantity rules window",
     "hostcli": "checkup clock doctor install manual",
     "cli": EVERYTHING,
 }
