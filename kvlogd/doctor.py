@@ -161,9 +161,8 @@ def _daemon(setup: Setup, wall_s: float) -> Iterator[Item]:
     except KvlogdError as error:
         yield Item("daemon", Mark.FAIL, error.what, error.mend or "systemctl restart kvlogd")
         return
-    yield Item(
-        "daemon", Mark.OK, f"runs since {duration_text(max(wall_s - status.started_s, 0))}, process {status.pid}"
-    )
+    age = duration_text(max(wall_s - status.started_s, 0))
+    yield Item("daemon", Mark.OK, f"process {status.pid} has run for {age}")
     for trouble in status.troubles:
         yield Item(f"daemon: {trouble.where}", Mark.WARN, trouble.what, "journalctl -u kvlogd says more")
 

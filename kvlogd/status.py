@@ -207,7 +207,8 @@ def _engines(status: Status, sparks: bool) -> list[str]:
         [
             engine.label, str(engine.life), _ago(status, engine.last_s), _number(engine.running),
             _number(engine.waiting), "" if engine.kv_usage is None else share_text(engine.kv_usage),
-            "" if engine.full_s is None else about_text(max(engine.full_s - status.at_s, 0)),
+            # what an old alert foretold of a time that is past says nothing of now
+            "" if engine.full_s is None or engine.full_s < status.at_s else about_text(engine.full_s - status.at_s),
             *([_spark(engine.course)] if sparks else []), engine.model or "",
         ]
         for engine in status.engines
