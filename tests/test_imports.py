@@ -50,7 +50,9 @@ MAY_IMPORT = {
     "config": "yamlfile fields quantity",
     "alerts": "",
     "evaluate": "window kinds rules alerts engines",
-    "pipeline": "alerts engines window evaluate rules course",
+    "agenda": "rules",
+    "pipeline": "agenda alerts engines window evaluate rules course",
+    "inquiry": "pipeline rows rules sqlgate",
     "notice": "quantity",
     "outcome": "",
     "tell": "notice outcome quantity rules",
@@ -88,7 +90,8 @@ MAY_IMPORT = {
     "feed": "piece stream",
     "revival": "alerts engines memory pipeline rules store stream",
     "intake": (
-        "alerts config container feed journal memory piece pipeline revival rows setup source stamp store stream tail"
+        "alerts config container feed inquiry journal memory piece pipeline revival rows setup source stamp store "
+        "stream tail"
     ),
     "errands": "",
     "container": "docker followed piece recall rows tail",
@@ -113,7 +116,7 @@ MAY_IMPORT = {
     "chart": "",
     "report": "chart notice outcome quantity rules rows store",
     "progress": "",
-    "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store cutter",
+    "replay": "engines envelope inquiry outcome parse pipeline rows rules scan sidecar source stamp store cutter",
     "systemd": "",
     "wire": "systemd",
     "caller": "wire",
@@ -136,6 +139,7 @@ MAY_IMPORT = {
     "manual": "",
     "rulebook": "fields kinds quantity rules window",
     "hostcli": "checkup clock doctor install manual",
+    "ruletest": "engines fields inquiry pipeline quantity replay rows rules yamlfile alerts",
     "cli": EVERYTHING,
 }
 
@@ -159,6 +163,7 @@ PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
     "checkup manual pace proposal minutes statements days rollup course table telemetry alerting bookkeeping views"
+    "pace minutes statements days rollup course table telemetry alerting bookkeeping views agenda"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
