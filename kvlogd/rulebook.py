@@ -118,7 +118,7 @@ def _type(field: Any) -> tuple[str, Callable[[Any], str]]:
     for type_, words, shown in _TYPES:
         if any(mark is type_.__metadata__[0] for mark in marks):
             return words, shown
-    return "a number", str
+    return ("text", str) if str in options else ("a number", str)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,6 @@ MAY_IMPORT = {
     "ask": "progress rows sheet status wire",
     "live": "ask config lock progress rows sheet sqlgate status store wire",
     "status": "quantity",
-    "ruletest": "engines fields pipeline quantity replay rules yamlfile alerts",
     "checkup": "",
     "servers": "",
     "rotation": "",
