@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvlogd import __version__, live, storecli
+from kvlogd import __version__, hostcli, live, storecli
 from kvlogd.errors import ConfigError, KvlogdError
 
 FINE, FOUND, WRONG = 0, 1, 2
@@ -60,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_rules(commands)
     storecli.add(commands)
+    hostcli.add(commands, parser)
     return parser
 
 

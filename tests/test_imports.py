@@ -124,6 +124,20 @@ MAY_IMPORT = {
     "ask": "progress rows sheet status wire",
     "live": "ask config lock progress rows sheet sqlgate status store wire",
     "status": "quantity",
+    "checkup": "",
+    "servers": "",
+    "rotation": "",
+    "logcheck": "checkup notice outcome quantity replay rights rotation rules source",
+    "doctor": (
+        "ask checkup config container disk docker logcheck notice quantity rights rules servers setup source stamp "
+        "systemd tail wire"
+    ),
+    "rights": "",
+    "proposal": "config servers",
+    "install": "config container docker proposal rights servers systemd",
+    "manual": "",
+    "rulebook": "fields kinds quantity rules window",
+    "hostcli": "checkup clock doctor install manual",
     "ruletest": "engines fields inquiry pipeline quantity replay rows rules yamlfile alerts",
     "cli": EVERYTHING,
 }
@@ -140,12 +154,14 @@ MAY_NAME = {
     "tqdm": "progress",
     "watchdog": "watch",
     "time": "clock",
-    "subprocess": "journal snapshot",
+    "shtab": "manual",
+    "subprocess": "doctor install journal snapshot",
 }
 
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
+    "checkup manual pace proposal minutes statements days rollup course table telemetry alerting bookkeeping views"
     "pace minutes statements days rollup course table telemetry alerting bookkeeping views agenda"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
@@ -160,7 +176,7 @@ NAMELESS = {"utils", "util", "helpers", "helper", "manager", "base", "common"}
 MOST_LINES_A_FILE = 450
 MOST_LINES_A_FUNCTION = 60
 
-NOT_FOR_HELP = ("duckdb", "nanoarrow", "pydantic", "tqdm", "watchdog", "yaml", "zstandard")
+NOT_FOR_HELP = ("duckdb", "nanoarrow", "pydantic", "shtab", "tqdm", "watchdog", "yaml", "zstandard")
 
 
 class Source(NamedTuple):
