@@ -42,16 +42,18 @@ MAY_IMPORT = {
     "curve": "",
     "ladder": "curve",
     "pace": "course curve",
-    "fields": "quantity window",
-    "kinds": "kinds window",
-    "kinds.*": "window fields course curve ladder pace",
+    "gauge": "quantity reading",
+    "fields": "gauge quantity window",
+    "kinds": "gauge kinds window",
+    "kinds.*": "window fields course curve ladder pace gauge reading",
     "yamlfile": "quantity",
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",
     "alerts": "",
-    "evaluate": "window kinds rules alerts engines",
+    "evaluate": "window gauge kinds rules alerts engines",
+    "sideline": "alerts evaluate gauge reading rules",
     "pipeline": "alerts engines window evaluate rules course",
-    "notice": "quantity",
+    "notice": "quantity reading",
     "outcome": "",
     "tell": "notice outcome quantity rules",
     "minutes": "",
@@ -63,7 +65,8 @@ MAY_IMPORT = {
     "schema": "alerting bookkeeping table telemetry views",
     "statements": "table",
     "arrow": "table",
-    "rows": "alerts",
+    "reading": "",
+    "rows": "alerts reading",
     "lock": "",
     "transaction": "alerting arrow bookkeeping rows statements table telemetry",
     "lease": "",
@@ -109,11 +112,13 @@ MAY_IMPORT = {
     "journal": "piece rows envelope",
     "docker": "",
     "watch": "",
-    "sidecar": "",
+    "sidecar": "reading",
     "chart": "",
     "report": "chart notice outcome quantity rules rows store",
     "progress": "",
-    "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store cutter",
+    "replay": (
+        "engines envelope outcome parse pipeline reading rows rules scan sidecar sideline source stamp store cutter"
+    ),
     "systemd": "",
     "wire": "systemd",
     "caller": "wire",
@@ -121,7 +126,7 @@ MAY_IMPORT = {
     "ask": "progress rows sheet status wire",
     "live": "ask config lock progress rows sheet sqlgate status store wire",
     "status": "quantity",
-    "ruletest": "engines fields pipeline quantity replay rules yamlfile alerts",
+    "ruletest": "engines fields pipeline quantity reading replay rules sideline yamlfile alerts",
     "cli": EVERYTHING,
 }
 
@@ -143,7 +148,8 @@ MAY_NAME = {
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
-    "pace minutes statements days rollup course table telemetry alerting bookkeeping views"
+    "pace minutes statements days rollup course table telemetry alerting bookkeeping views "
+    "reading gauge sideline"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
