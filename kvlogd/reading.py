@@ -110,3 +110,20 @@ class Gpu(NamedTuple):
     state: str
     seen_s: float
     """When it was read last."""
+
+
+class DriverFault(StrEnum):
+    """Why no GPU can be read at all."""
+
+    NO_BINDINGS = "no bindings"
+    NO_LIBRARY = "no library"
+    NOT_LOADED = "not loaded"
+    MISMATCH = "version mismatch"
+    NO_PERMISSION = "no permission"
+    NO_GPU = "no gpu"
+    FAILED = "failed"
+    """The driver gives an error that says no more: most often its device nodes are missing or forbidden."""
+    HUNG = "hung"
+    """A call does not come back."""
+    ENDED = "ended"
+    """The child that reads ended by itself."""

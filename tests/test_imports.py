@@ -94,6 +94,8 @@ MAY_IMPORT = {
         "alerts config container feed journal memory piece pipeline revival rows setup source stamp store stream tail"
     ),
     "errands": "",
+    "nvml": "reading",
+    "gpus": "reading",
     "container": "docker followed piece recall rows tail",
     "overview": "alerts intake piece pipeline status stream voice",
     "herald": "notice piece rows voice",
@@ -142,7 +144,8 @@ MAY_NAME = {
     "tqdm": "progress",
     "watchdog": "watch",
     "time": "clock",
-    "subprocess": "journal snapshot",
+    "subprocess": "gpus journal snapshot",
+    "pynvml": "nvml",
 }
 
 PURE = (
