@@ -71,7 +71,7 @@ MAY_IMPORT = {
     "transaction": "alerting arrow bookkeeping rows statements table telemetry",
     "lease": "",
     "disk": "",
-    "history": "alerting alerts bookkeeping rows statements telemetry",
+    "history": "alerting alerts bookkeeping reading rows statements telemetry",
     "migration": "disk schema transaction",
     "snapshot": "disk lock",
     "days": "",
@@ -91,16 +91,22 @@ MAY_IMPORT = {
     "feed": "piece stream",
     "revival": "alerts engines memory pipeline rules store stream",
     "intake": (
-        "alerts config container feed journal memory piece pipeline revival rows setup source stamp store stream tail"
+        "alerts config container feed journal memory piece pipeline reading revival rows setup source stamp store "
+        "stream tail"
     ),
     "errands": "",
     "nvml": "reading",
     "gpus": "reading",
+    "procfs": "",
+    "kin": "procfs reading",
+    "lookout": ("alerts config gpus kin pipeline procfs quantity reading rows rules setup sideline status voice"),
+    "gpucli": "ask live quantity",
     "container": "docker followed piece recall rows tail",
-    "overview": "alerts intake piece pipeline status stream voice",
+    "overview": "alerts intake lookout piece pipeline rules status stream voice",
     "herald": "notice piece rows voice",
     "daemon": (
-        "clock endpoint errands herald intake lock overview retention setup status store systemd voice watch wire"
+        "clock endpoint errands herald intake lock lookout overview retention setup status store systemd voice watch "
+        "wire"
     ),
     "service": "clock daemon systemd voice",
     "memory": "engines pipeline rules",
