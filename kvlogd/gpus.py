@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from kvlogd.reading import DriverFault, Gpu, GpuSample, GpuState
@@ -21,6 +22,8 @@ STALE_INTERVALS = 3
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 600.0
 FRESH_S, LONGEST_FRESH_S = 60.0, 3600.0
 """How soon a new process looks at a GPU that is lost: only a new one sees that it was reset."""
+FAREWELL_S = 1.0
+"""How long a child may take to end where an operator wants the GPUs."""
 MOST_BYTES = 4 << 20
 MIB = float(2**20)
 
@@ -128,6 +131,9 @@ class Gpus:
         """Let go of the GPUs for so long, so that they can be reset; 0 takes them up again."""
         self._released_until_s = now_s + for_s
         self._end()
+        if self._stuck is not None:
+            with suppress(subprocess.TimeoutExpired):  # an operator waits for it
+                self._stuck.wait(FAREWELL_S)
         self._retry_at_s, self._retry_s = now_s + for_s, FIRST_RETRY_S
         self._is_told = False
 
@@ -210,7 +216,10 @@ class Gpus:
         self.driver = answer.driver
         found = [_at(one, wall_s) for one in answer.found]
         there = {one.gpu.gpu for one in found}
-        found += [self._without(gpu, wall_s, GpuState.ABSENT) for gpu in self.gpus.values() if gpu.gpu not in there]
+        for gpu in self.gpus.values():
+            if gpu.gpu not in there:
+                index = -1 if gpu.device_index is None else gpu.device_index
+                found.append(self._without(gpu, wall_s, answer.nameless.get(index, GpuState.ABSENT)))
         found = [self._with_past(one) for one in found]
         self.gpus = {one.gpu.gpu: one.gpu for one in found}
         self._look_afresh(any(one.gpu.state != GpuState.OK for one in found), now_s)
@@ -283,6 +292,8 @@ class _Answer(NamedTuple):
 
     driver: str | None
     found: tuple[Found, ...]
+    nameless: Mapping[int, GpuState]
+    """By index, the state of GPUs that could not be asked who they are: those that are missing otherwise."""
     notes: tuple[tuple[str, int], ...]
 
 
@@ -294,10 +305,11 @@ def _told(line: bytes) -> tuple[DriverFault | None, _Answer | None]:
             return DriverFault(told["fault"]), None
         driver = _text(told.get("driver"))
         found = tuple(_found(one, driver) for one in told["gpus"])
+        nameless = {int(index): GpuState(state) for index, state in told["nameless"]}
         notes = tuple((str(field), int(error)) for field, error in told["notes"])
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         return None, None
-    return (None, _Answer(driver, found, notes)) if found else (DriverFault.NO_GPU, None)
+    return (None, _Answer(driver, found, nameless, notes)) if found or nameless else (DriverFault.NO_GPU, None)
 
 
 def _at(one: Found, wall_s: float) -> Found:

@@ -1,8 +1,8 @@
 """Reads the GPUs through NVML, in a process of its own: a driver that hangs or crashes takes nobody with it.
 
 Run as `python -m kvlogd.nvml`. Each line on standard input asks for one reading, and each is answered by one JSON line:
-{"fault", "driver", "gpus": [...], "notes": [[field, error], ...]}. Ends with its parent, and after any fault, because
-only a new process meets a new driver.
+{"fault", "driver", "gpus": [...], "nameless": [[index, state], ...], "notes": [[field, error], ...]}. Ends with its
+parent, and after any fault, because only a new process meets a new driver.
 Promises: each call is safe by itself; what is not supported is null, never 0, and noted once; one GPU that fails does
 not hide the others. Nothing else in kvlogd may import pynvml.
 """
@@ -52,6 +52,8 @@ class Reader:
     def __init__(self) -> None:
         self.notes: list[tuple[str, int]] = []
         """Fields that cannot be read, with NVML's error, since they were taken last."""
+        self.nameless: list[tuple[int, GpuState]] = []
+        """GPUs that could not be asked for their UUID yet: their index and state."""
         self._noted: set[str] = set()
         self._handles: dict[str, tuple[int, Any]] = {}
         """UUID -> index and handle."""
@@ -82,16 +84,20 @@ class Reader:
     def _enumerate(self) -> None:
         """Find the GPUs; one that cannot be asked for its UUID keeps the one it had."""
         found: dict[str, tuple[int, Any]] = {}
-        failed: list[int] = []
+        failed: dict[int, GpuState] = {}
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 found[pynvml.nvmlDeviceGetUUID(handle)] = index, handle
-            except (pynvml.NVMLError, UnicodeDecodeError):
-                failed.append(index)
+            except pynvml.NVMLError as error:
+                failed[index] = _state_of(error.value)
+            except UnicodeDecodeError:
+                failed[index] = GpuState.FAILING
         for uuid, (index, handle) in self._handles.items():
             if index in failed and uuid not in found:
                 found[uuid] = index, handle
+                del failed[index]
+        self.nameless = list(failed.items())
         self._handles = dict(sorted(found.items(), key=lambda one: one[1][0]))
 
     def _register(self, handle: Any) -> None:
@@ -225,7 +231,7 @@ def main() -> None:
             _answer(fault=_FAULTS.get(error.value, DriverFault.FAILED))
             return
         notes, reader.notes = reader.notes, []
-        _answer(driver=driver, gpus=gpus, notes=notes)
+        _answer(driver=driver, gpus=gpus, nameless=reader.nameless, notes=notes)
 
 
 def _answer(**fields: Any) -> None:

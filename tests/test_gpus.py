@@ -227,7 +227,7 @@ def test_release_ends_the_child_and_comes_back_by_itself(eyes: Clocked) -> None:
         "input(); print('[]')",
         "input(); print('{}')",
         'input(); print(\'{"fault": "a new one"}\')',
-        'input(); print(\'{"driver": null, "gpus": [{"uuid": "x", "state": "new"}], "notes": []}\')',
+        'input(); print(\'{"driver": null, "gpus": [{"uuid": "x", "state": "new"}], "nameless": [], "notes": []}\')',
         "input(); print('{' * 100000)",
         "input(); import os; os.kill(os.getpid(), 9)",
     ],
@@ -239,7 +239,7 @@ def test_a_child_that_talks_nonsense_is_a_fault_and_no_more(program: str) -> Non
 
 
 def test_a_driver_without_a_gpu_is_a_fault() -> None:
-    eyes = lying('input(); print(\'{"driver": "1", "gpus": [], "notes": []}\')')
+    eyes = lying('input(); print(\'{"driver": "1", "gpus": [], "nameless": [], "notes": []}\')')
     eyes.fault(DriverFault.NO_GPU)
     eyes.close()
 

@@ -100,7 +100,7 @@ def test_memory_is_told_to_engines_and_strangers(seat: Seat, driver: Driver) -> 
     seat.reading()
     rows = seat.store.read("SELECT gpu, engines_mib, others_mib, processes, other_pid FROM gpu_samples ORDER BY gpu")
     assert rows == [(UUID.format(0), 61_440, 2048, 2, 900), (UUID.format(1), 61_440, 0, 1, None)]
-    sql = "SELECT pid, name, gpu_processes.source, label FROM gpu_processes LEFT JOIN engines USING (engine_id) ORDER BY pid"
+    sql = "SELECT pid, name, p.source, label FROM gpu_processes p LEFT JOIN engines USING (engine_id) ORDER BY pid"
     assert seat.store.read(sql) == [
         (110, "VLLM::EngineCor", "chat", "chat/0"),
         (120, "VLLM::EngineCor", "chat", "chat/1"),
