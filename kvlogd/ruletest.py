@@ -16,9 +16,10 @@ from kvlogd.engines import Ids
 from kvlogd.errors import ConfigError
 from kvlogd.fields import Count, Duration, Points
 from kvlogd.model import AlertEvent, AlertState, Event, EventKind, Severity, Stats
-from kvlogd.pipeline import Pipeline
+from kvlogd.pipeline import Harvest, Pipeline
 from kvlogd.quantity import duration_text, series
 from kvlogd.reading import GpuSample, GpuState, HostSample
+from kvlogd.rows import Batch
 from kvlogd.rules import Rule
 from kvlogd.sideline import Sideline, in_order
 from kvlogd.yamlfile import checked, load
@@ -174,7 +175,20 @@ def _run_series(rule: Rule, case: Case, records: Sequence[Stats]) -> list[AlertE
     pipeline.take(lines)
     length = max(len(series(text)) for text in (case.series or {"": "0 x1"}).values())
     pipeline.advance(START_S + length * engine.interval)
-    return [event for event in pipeline.harvest().alert_events if not event.engine_index]
+    harvest = pipeline.harvest()
+    events = [*harvest.alert_events, *(_asked(pipeline, harvest) if rule.query is not None else ())]
+    return [event for event in events if not event.engine_index]
+
+
+def _asked(pipeline: Pipeline, harvest: Harvest) -> Sequence[AlertEvent]:
+    """Return what a rule with a query of its own finds, once its records are in a store."""
+    from kvlogd.inquiry import inquire
+    from kvlogd.replay import opened_store
+
+    with opened_store(None) as store:
+        store.commit(Batch(*harvest[:5]))
+        inquire(pipeline, store)
+    return pipeline.harvest().alert_events
 
 
 def _run_readings(rule: Rule, case: Case) -> list[AlertEvent]:

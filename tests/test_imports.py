@@ -52,8 +52,10 @@ MAY_IMPORT = {
     "alerts": "",
     "evaluate": "window gauge kinds rules alerts engines",
     "sideline": "alerts evaluate gauge reading rules",
-    "pipeline": "alerts engines window evaluate rules course",
     "notice": "quantity reading",
+    "agenda": "rules",
+    "pipeline": "agenda alerts engines window evaluate rules course",
+    "inquiry": "pipeline rows rules sqlgate",
     "outcome": "",
     "tell": "notice outcome quantity rules",
     "minutes": "",
@@ -92,6 +94,7 @@ MAY_IMPORT = {
     "revival": "alerts engines memory pipeline rules store stream",
     "intake": (
         "alerts config container feed journal memory piece pipeline reading revival rows setup source stamp store "
+        "alerts config container feed inquiry journal memory piece pipeline revival rows setup source stamp store "
         "stream tail"
     ),
     "errands": "",
@@ -125,7 +128,8 @@ MAY_IMPORT = {
     "report": "chart notice outcome quantity rules rows store",
     "progress": "",
     "replay": (
-        "engines envelope outcome parse pipeline reading rows rules scan sidecar sideline source stamp store cutter"
+        "engines envelope inquiry outcome parse pipeline reading rows rules scan sidecar sideline source stamp store "
+        "cutter"
     ),
     "systemd": "",
     "wire": "systemd",
@@ -134,7 +138,7 @@ MAY_IMPORT = {
     "ask": "progress rows sheet status wire",
     "live": "ask config lock progress rows sheet sqlgate status store wire",
     "status": "quantity",
-    "ruletest": "engines fields pipeline quantity reading replay rules sideline yamlfile alerts",
+    "ruletest": "engines fields inquiry pipeline quantity reading replay rows rules sideline yamlfile alerts",
     "cli": EVERYTHING,
 }
 
@@ -159,6 +163,7 @@ PURE = (
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
     "pace minutes statements days rollup course table telemetry alerting bookkeeping views "
     "reading gauge sideline"
+    "pace minutes statements days rollup course table telemetry alerting bookkeeping views agenda"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}

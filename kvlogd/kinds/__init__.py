@@ -1,7 +1,8 @@
 """The kinds of condition that a rule may use: one module each, and this list of them.
 
 A kind has NAME, SCOPES, a frozen `Params` model, and `make(params)`, which returns a new evaluator for one run
-(or one source). One that judges several lives of an engine says so with LASTING. To add a kind, write its module and
+(or one source). One that judges several lives of an engine says so with LASTING, one that cannot be combined with
+others with ALONE. To add a kind, write its module and
 its test, and name it here.
 """
 
@@ -20,6 +21,7 @@ from kvlogd.kinds import (
     recompute,
     recovery,
     skew,
+    sql,
     stall,
     threshold,
     trend,
@@ -73,6 +75,7 @@ KINDS: Mapping[str, Any] = {
         recompute,
         recovery,
         skew,
+        sql,
         stall,
         threshold,
         trend,
