@@ -54,6 +54,10 @@ MAY_IMPORT = {
     "notice": "quantity",
     "outcome": "",
     "tell": "notice outcome quantity rules",
+    "layout": "",
+    "panel": "",
+    "letter": "layout notice panel quantity rules",
+    "bulletin": "layout letter notice quantity",
     "minutes": "",
     "table": "",
     "telemetry": "table",
@@ -143,7 +147,8 @@ MAY_NAME = {
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
-    "pace minutes statements days rollup course table telemetry alerting bookkeeping views"
+    "pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "
+    "letter bulletin panel"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
