@@ -47,6 +47,14 @@ class Device(NamedTuple):
     """None where it is not known."""
 
 
+def device_of(gpus: Sequence[tuple[float, float, float | None]]) -> Device | None:
+    """Return what to say of the GPUs of a host (least, most, total GiB): that whose memory moved most, else is fullest.
+
+    Which of them an engine has is not asked: where even that one is flat, all are.
+    """
+    return max((Device(*gpu) for gpu in gpus), key=lambda d: (d.high_gib - d.low_gib, d.high_gib), default=None)
+
+
 class Item(NamedTuple):
     """One alert of a message, as it stands now."""
 
@@ -243,7 +251,7 @@ def _until_full(event: AlertEvent, evidence: Mapping[str, float]) -> list[tuple[
     if 0 <= full_in_s < 1000 * DAY_S:
         full_s = event.at_s + full_in_s
         day = datetime.fromtimestamp(full_s, UTC).strftime("%Y-%m-%d")
-        text += f", at {clock_time(full_s)}" if full_in_s < DAY_S else f", on {day}"
+        text += f", {clock_time(full_s)}" if full_in_s < 2 * DAY_S else f", {day}"
     return [("full", text)]
 
 

@@ -69,7 +69,7 @@ def test_a_page_says_everything_in_order() -> None:
         f"kv-leak vllm.log/1: free blocks {minus}2.1 points/h at 8 running for 3 h; full in about 7 h (5 h to 9 h)",
         "since: 2026-11-29 14:00:00 UTC",
         "found: 2026-11-29 17:00:00 UTC",
-        "full: in about 7 h (5 h to 9 h), at 00:00 UTC",
+        "full: in about 7 h (5 h to 9 h), 00:00 UTC",
         f"speed: {minus}2.1 points/h of the pool's free share, 210 blocks/h, 3,360 tokens/h",
         "load: compared at 8 requests running, now and at the start of this run",
         "lost so far: 6.0 ± 0.4 % of the pool, 600 blocks, 9,600 tokens",
