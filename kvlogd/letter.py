@@ -15,6 +15,7 @@ from kvlogd import notice
 from kvlogd.layout import Code, Facts, Part, Steps, Words, as_html, as_text, one_line, shortened
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Letter, NoticeKind, Panel, Run, Severity
 from kvlogd.panel import spark
+from kvlogd.proof import sql_for
 from kvlogd.quantity import about_text, duration_text, share_text
 from kvlogd.rules import Rule
 
@@ -259,12 +260,17 @@ def _speed(evidence: Mapping[str, float]) -> list[tuple[str, str]]:
     lost_per_h = evidence.get("lost_per_h", 0.0)
     if lost_per_h <= 0:
         return []
-    text = f"{notice.points_per_hour(-lost_per_h)} of the pool's free share"
+    text = f"{notice.points_per_hour(-lost_per_h)} of the pool"
     for unit in ("blocks", "tokens"):
         pool = _pool(evidence, unit)
         if pool:
-            text += f", {pool * lost_per_h:,.0f} {unit}/h"
+            text += f", {round_number(pool * lost_per_h):,.0f} {unit}/h"
     return [("speed", text)]
+
+
+def round_number(value: float) -> float:
+    """Return an estimate with three digits: it is known no better."""
+    return float(f"{value:.3g}")
 
 
 def _pool(evidence: Mapping[str, float], unit: str) -> float | None:
@@ -281,7 +287,10 @@ def _load(evidence: Mapping[str, float]) -> list[tuple[str, str]]:
     if high < 0.5:
         return [("load", "compared with nothing running")]
     load = f"{low:.0f}" if high - low < 1 else f"{low:.0f} to {high:.0f}"
-    return [("load", f"compared at {load} requests running, now and at the start of this run")]
+    if not {"stretch_s", "apart_s"} <= evidence.keys():
+        return [("load", f"compared at {load} requests running")]
+    latest, earlier = duration_text(evidence["stretch_s"]), duration_text(evidence["apart_s"])
+    return [("load", f"compared at {load} requests running: the latest {latest} with those {earlier} before")]
 
 
 def _loss(evidence: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -329,7 +338,7 @@ def _drawing(panel: Panel) -> Part:
 
 def _commands(items: Sequence[Item], is_replay: bool) -> list[Part]:
     db = "--db STORE " if is_replay else ""
-    sql = Code("Its numbers, in SQL", (f"kvlogd sql {db}{notice.double_quoted(notice.sql_for(items[0].event))}",))
+    sql = Code("Its numbers, in SQL", (f"kvlogd sql {db}{notice.double_quoted(sql_for(items[0].event))}",))
     if is_replay:
         return [sql]
     firing = [item.event.key for item in items if _fires(item)]

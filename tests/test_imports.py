@@ -53,10 +53,11 @@ MAY_IMPORT = {
     "pipeline": "alerts engines window evaluate rules course",
     "notice": "quantity",
     "outcome": "",
-    "tell": "notice outcome quantity rules",
+    "proof": "notice",
+    "tell": "notice outcome proof quantity rules",
     "layout": "",
     "panel": "chart curve",
-    "letter": "layout notice panel quantity rules",
+    "letter": "layout notice panel proof quantity rules",
     "picture": "chart notice quantity",
     "bulletin": "layout letter notice quantity",
     "minutes": "",
@@ -116,7 +117,7 @@ MAY_IMPORT = {
     "watch": "",
     "sidecar": "",
     "chart": "",
-    "report": "chart notice outcome quantity rules rows store",
+    "report": "chart notice outcome proof quantity rules rows store",
     "progress": "",
     "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store cutter",
     "systemd": "",
@@ -150,7 +151,7 @@ PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
     "pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "
-    "letter bulletin panel"
+    "letter bulletin panel proof"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
