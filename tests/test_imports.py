@@ -49,6 +49,9 @@ MAY_IMPORT = {
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",
     "alerts": "",
+    "outbox": "alerts",
+    "line": "outbox",
+    "plan": "alerts line outbox",
     "evaluate": "window kinds rules alerts engines",
     "pipeline": "alerts engines window evaluate rules course",
     "notice": "quantity",
@@ -143,7 +146,8 @@ MAY_NAME = {
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
-    "pace minutes statements days rollup course table telemetry alerting bookkeeping views"
+    "pace minutes statements days rollup course table telemetry alerting bookkeeping views "
+    "outbox line plan"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
