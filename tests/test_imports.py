@@ -53,6 +53,10 @@ MAY_IMPORT = {
     "pipeline": "alerts engines window evaluate rules course",
     "notice": "quantity",
     "outcome": "",
+    "parcel": "",
+    "reply": "",
+    "sender": "parcel reply",
+    "postman": "parcel",
     "tell": "notice outcome quantity rules",
     "minutes": "",
     "table": "",
@@ -136,14 +140,17 @@ MAY_NAME = {
     "compression": "source",
     "tqdm": "progress",
     "watchdog": "watch",
+    "apprise": "sender",
+    "requests": "reply",
+    "urllib3": "reply",
     "time": "clock",
-    "subprocess": "journal snapshot",
+    "subprocess": "journal snapshot postman",
 }
 
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
-    "pace minutes statements days rollup course table telemetry alerting bookkeeping views"
+    "parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
@@ -157,7 +164,7 @@ NAMELESS = {"utils", "util", "helpers", "helper", "manager", "base", "common"}
 MOST_LINES_A_FILE = 450
 MOST_LINES_A_FUNCTION = 60
 
-NOT_FOR_HELP = ("duckdb", "nanoarrow", "pydantic", "tqdm", "watchdog", "yaml", "zstandard")
+NOT_FOR_HELP = ("apprise", "duckdb", "nanoarrow", "pydantic", "tqdm", "watchdog", "yaml", "zstandard")
 
 
 class Source(NamedTuple):
