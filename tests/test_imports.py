@@ -56,6 +56,10 @@ MAY_IMPORT = {
     "pipeline": "alerts engines window evaluate rules course",
     "notice": "quantity",
     "outcome": "",
+    "parcel": "",
+    "reply": "",
+    "sender": "parcel reply",
+    "postman": "parcel",
     "tell": "notice outcome quantity rules",
     "minutes": "",
     "table": "",
@@ -139,8 +143,11 @@ MAY_NAME = {
     "compression": "source",
     "tqdm": "progress",
     "watchdog": "watch",
+    "apprise": "sender",
+    "requests": "reply",
+    "urllib3": "reply",
     "time": "clock",
-    "subprocess": "journal snapshot",
+    "subprocess": "journal snapshot postman",
 }
 
 PURE = (
@@ -148,6 +155,7 @@ PURE = (
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
     "pace minutes statements days rollup course table telemetry alerting bookkeeping views "
     "outbox line plan"
+    "parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
@@ -161,7 +169,7 @@ NAMELESS = {"utils", "util", "helpers", "helper", "manager", "base", "common"}
 MOST_LINES_A_FILE = 450
 MOST_LINES_A_FUNCTION = 60
 
-NOT_FOR_HELP = ("duckdb", "nanoarrow", "pydantic", "tqdm", "watchdog", "yaml", "zstandard")
+NOT_FOR_HELP = ("apprise", "duckdb", "nanoarrow", "pydantic", "tqdm", "watchdog", "yaml", "zstandard")
 
 
 class Source(NamedTuple):
