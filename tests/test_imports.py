@@ -61,6 +61,11 @@ MAY_IMPORT = {
     "sender": "parcel reply",
     "postman": "parcel",
     "tell": "notice outcome quantity rules",
+    "layout": "",
+    "panel": "chart curve",
+    "letter": "layout notice panel quantity rules",
+    "picture": "chart notice quantity",
+    "bulletin": "layout letter notice quantity",
     "minutes": "",
     "table": "",
     "telemetry": "table",
@@ -142,6 +147,7 @@ MAY_NAME = {
     "gzip": "source",
     "compression": "source",
     "tqdm": "progress",
+    "matplotlib": "picture",
     "watchdog": "watch",
     "apprise": "sender",
     "requests": "reply",
@@ -156,6 +162,8 @@ PURE = (
     "pace minutes statements days rollup course table telemetry alerting bookkeeping views "
     "outbox line plan"
     "parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
+    "pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "
+    "letter bulletin panel"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
