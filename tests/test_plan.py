@@ -339,9 +339,8 @@ class Course(RuleBasedStateMachine):
             if taken.kind is RESOLVED:
                 again = {(taken.channel, case.alert_id) for case in taken.cases if len(case.bouts) > 1}
                 assert places - again <= begun
-            elif taken.kind is FIRING:
-                twice += not places.isdisjoint(begun)
-                begun |= places
+            twice += taken.kind is FIRING and not places.isdisjoint(begun)
+            begun |= {(taken.channel, case.alert_id) for case in taken.cases if case.is_firing}
         assert twice <= self.deaths
 
     def teardown(self) -> None:
