@@ -57,6 +57,9 @@ MAY_IMPORT = {
     "reply": "",
     "sender": "parcel reply",
     "postman": "parcel",
+    "channel": "config parcel systemd yamlfile",
+    "advice": "quantity",
+    "notifycli": "advice channel clock config postman quantity",
     "tell": "notice outcome quantity rules",
     "minutes": "",
     "table": "",
@@ -87,7 +90,7 @@ MAY_IMPORT = {
     "piece": "rows",
     "clock": "",
     "stream": "envelope grammar parse piece pipeline rows scan stamp",
-    "setup": "config quantity rules",
+    "setup": "channel config postman quantity rules yamlfile",
     "voice": "",
     "feed": "piece stream",
     "revival": "alerts engines memory pipeline rules store stream",
@@ -150,7 +153,7 @@ MAY_NAME = {
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
-    "parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
+    "advice parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
