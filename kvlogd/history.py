@@ -9,8 +9,24 @@ from typing import Any
 
 from kvlogd import alerting, bookkeeping, rows, statements, telemetry
 from kvlogd.alerts import Standing
-from kvlogd.model import AlertEvent, Engine, Event, Gap, Run, Stats
+from kvlogd.model import AlertEvent, Engine, Event, Gap, Run, Sight, Stats
 from kvlogd.rows import Memory, Position
+
+_SIGHTS = """WITH cell AS (
+  SELECT arg_min(ts, kv_usage) AS low_ts, min(kv_usage) AS low, arg_max(ts, kv_usage) AS high_ts,
+    max(kv_usage) AS high, avg(running) AS running, max(waiting)::DOUBLE AS waiting
+  FROM samples JOIN engines USING (engine_id)
+  WHERE label = $1 AND ts BETWEEN to_timestamp($2::DOUBLE) AND to_timestamp($3::DOUBLE) AND isfinite(kv_usage)
+  GROUP BY engine_id, floor((epoch(ts) - $2) / greatest(1e-6, $3 - $2) * $4)
+)
+SELECT epoch(low_ts) AS t, low, running, waiting FROM cell
+UNION SELECT epoch(high_ts), high, running, waiting FROM cell ORDER BY t"""
+_STARTS = """SELECT epoch(started) FROM runs JOIN engines USING (engine_id)
+WHERE label = ? AND number > 1 AND started BETWEEN to_timestamp(?::DOUBLE) AND to_timestamp(?::DOUBLE)
+ORDER BY started"""
+_DEVICES = """SELECT min(memory_used_mib) / 1024, max(memory_used_mib) / 1024, max(memory_total_mib) / 1024
+FROM gpu_samples WHERE ts BETWEEN to_timestamp(?::DOUBLE) AND to_timestamp(?::DOUBLE) AND isfinite(memory_used_mib)
+GROUP BY gpu ORDER BY gpu"""
 
 
 class History:
@@ -79,6 +95,22 @@ class History:
         """Return the events of one run in order of time: their kind and numbers."""
         sql = "SELECT epoch(ts), kind, numbers FROM events WHERE run_id = ? ORDER BY ts"
         return [rows.event(row) for row in self.read(sql, [run_id])]
+
+    def sights(self, label: str, start_s: float, end_s: float, cells: int) -> list[Sight]:
+        """Return what was seen of an engine in a time cut into cells: the moments of lowest and highest usage in each.
+
+        What ran then is the cell's mean, what waited its most.
+        """
+        found = self.read(_SIGHTS, [label, start_s, end_s, cells])
+        return [Sight(*row) for row in found]
+
+    def starts(self, label: str, start_s: float, end_s: float) -> list[float]:
+        """Return when lives of an engine began in a time, but for its first life."""
+        return [at_s for (at_s,) in self.read(_STARTS, [label, start_s, end_s])]
+
+    def device_memory(self, start_s: float, end_s: float) -> list[tuple[float, float, float | None]]:
+        """Return for each GPU the least and the most memory in use in a time, and what it has, in GiB."""
+        return self.read(_DEVICES, [start_s, end_s])
 
     def newest_s(self) -> float | None:
         """Return the time of the newest record of a log."""

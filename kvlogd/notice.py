@@ -4,6 +4,7 @@ Pure. Every number comes from the finding's evidence; the only text from outside
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
@@ -294,3 +295,8 @@ def sql_for(event: AlertEvent) -> str:
         "SELECT ts, running, waiting, generation_tps, kv_usage FROM kv JOIN engines USING (engine_id) "  # noqa: S608
         f"WHERE label = '{label}' AND ts BETWEEN '{start}' AND '{end}' ORDER BY ts"
     )
+
+
+def double_quoted(text: str) -> str:
+    """Return text as one word of a shell: SQL is full of single quotes, so that double ones read better."""
+    return '"' + re.sub(r'([$`"\\])', r"\\\1", text) + '"'

@@ -61,6 +61,11 @@ MAY_IMPORT = {
     "advice": "quantity",
     "notifycli": "advice channel clock config postman quantity",
     "tell": "notice outcome quantity rules",
+    "layout": "",
+    "panel": "chart curve",
+    "letter": "layout notice panel quantity rules",
+    "picture": "chart notice quantity",
+    "bulletin": "layout letter notice quantity",
     "minutes": "",
     "table": "",
     "telemetry": "table",
@@ -142,6 +147,7 @@ MAY_NAME = {
     "gzip": "source",
     "compression": "source",
     "tqdm": "progress",
+    "matplotlib": "picture",
     "watchdog": "watch",
     "apprise": "sender",
     "requests": "reply",
@@ -154,6 +160,8 @@ PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
     "advice parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
+    "pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "
+    "letter bulletin panel"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
