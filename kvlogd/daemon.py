@@ -279,7 +279,7 @@ class Daemon:
         self._reload_wanted = False
         self._notifier.reloading(now_s)
         try:
-            setup = load_setup(self._wanted)
+            setup = load_setup(self._wanted, known=self.setup.urls.values())
         except KvlogdError as error:
             self._voice.complain("reload", str(error), now_s, self._clock.wall_s(), Level.ERROR)
             self._notifier.ready("reload failed: the old config is in force")

@@ -143,6 +143,8 @@ class _Child:
         ticket = self._ticket
         if self.reply is not None:
             self._ticket, self.since_s = None, now_s
+            if not self.reply:
+                self.kill()  # it closed its output: it is gone, or will be
             yield ticket, unpack_outcome(self.reply)
         elif now_s - self.since_s >= deadline_s:
             self.kill()

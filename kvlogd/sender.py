@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 import threading
+from html import escape
 from importlib import import_module
 from typing import IO, Any
 
@@ -36,7 +37,9 @@ CONNECT_S, READ_S = 5.0, 10.0
 """How long a connection and each read may take where the channel's URL does not say (?cto=, ?rto=)."""
 LONGEST_S = 15.0
 """What a URL may ask for at most; it must be well below the parent's patience."""
-MAX_TEXT = 30_000
+MAX_TEXT, MAX_SUBJECT = 30_000, 250
+MAX_SLACK, MAX_BLOCK, MAX_HEADER = 8000, 3000, 150
+"""Characters that Slack shows of a message, and takes of a block (?blocks=yes) and of a header."""
 PICTURE = "kvlogd.png"
 CUT = "\n… cut here: kvlogd alerts shows the rest"
 _TYPES = {
@@ -125,7 +128,9 @@ def _plugin(url: str) -> Any:
     plugin.overflow_mode = OverflowMode.TRUNCATE
     plugin.socket_connect_timeout = _patience(plugin, "socket_connect_timeout", CONNECT_S)
     plugin.socket_read_timeout = _patience(plugin, "socket_read_timeout", READ_S)
-    if not _is(plugin, "mailto"):
+    if _is(plugin, "mailto"):
+        plugin.inline = True  # the chart is seen without a click
+    else:
         plugin.notify_format = _safest(plugin.notify_format)
     if _is(plugin, "slack"):
         plugin.include_footer = plugin.include_image = False
@@ -158,22 +163,55 @@ def send(parcel: Parcel, ear: Ear) -> Outcome:
     way = Apprise()
     way.add(plugin)
     ear.begin()
-    taken = way.notify(**_content(plugin, parcel.letter), attach=_picture(plugin, parcel.panel))
+    picture = _picture(plugin, parcel.panel)
+    taken = way.notify(**_content(plugin, parcel.letter, has_picture=picture is not None), attach=picture)
     return ear.outcome(taken=bool(taken))
 
 
-def _content(plugin: Any, letter: Letter) -> dict[str, Any]:
+def _content(plugin: Any, letter: Letter, *, has_picture: bool) -> dict[str, Any]:
     """Return what Apprise is given: always text, which it makes safe for the service, but for mail."""
-    title = " ".join(letter.subject.split())
-    content = {"title": title, "notify_type": _TYPES[letter.severity]}
-    if _is(plugin, "mailto") and plugin.resolve_format(NotifyFormat.HTML) is NotifyFormat.HTML:
-        return {**content, "body": letter.html, "body_format": NotifyFormat.HTML}
+    title = _subject(letter.subject, MAX_HEADER if _is(plugin, "slack") else MAX_SUBJECT)
     most = min(plugin.body_maxlen, MAX_TEXT)
-    return {**content, "body": _cut(letter.text, most) or title, "body_format": NotifyFormat.TEXT}
+    content = {"title": title, "notify_type": _TYPES[letter.severity]}
+    text, html = _clean(letter.text).strip("\n"), _html(letter, has_picture=has_picture)
+    if _takes_html(plugin) and len(html) <= most:
+        _put_beside_html(plugin, text)
+        return {**content, "body": html, "body_format": NotifyFormat.HTML}
+    if _is(plugin, "slack"):
+        most = MAX_BLOCK if plugin.use_blocks else MAX_SLACK
+    return {**content, "body": _cut(text, most) or title, "body_format": NotifyFormat.TEXT}
+
+
+def _subject(text: str, most: int) -> str:
+    """Return one line."""
+    line = " ".join(_clean(text).split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def _html(letter: Letter, *, has_picture: bool) -> str:
+    """Return the HTML of a mail, with the chart at its end: Apprise would put it behind the page."""
+    page, end, rest = _clean(letter.html).partition("</body>")
+    shown = f'<p><img src="cid:{PICTURE}" alt="chart" style="max-width:100%"></p>' if has_picture else ""
+    return f"{page}{shown}{end}{rest}"
+
+
+def _clean(text: str) -> str:
+    """Return a text without characters that command a terminal or turn the writing round."""
+    return "".join(char if char == "\n" or char.isprintable() else " " for char in text)
+
+
+def _takes_html(plugin: Any) -> bool:
+    return _is(plugin, "mailto") and plugin.resolve_format(NotifyFormat.HTML) is NotifyFormat.HTML
+
+
+def _put_beside_html(plugin: Any, text: str) -> None:
+    """Let the plain part of a mail be our own text: Apprise makes one out of the HTML, with a line for each cell."""
+    vars(sys.modules[type(plugin).__module__])["convert_between"] = lambda *_given: text
 
 
 def _cut(text: str, most: int) -> str:
-    text = text.strip("\n")
+    """Return as much of a text as a service takes, once < > & have become longer."""
+    most -= len(escape(text, quote=False)) - len(text)
     return text if len(text) <= most else text[: max(0, most - len(CUT))] + CUT
 
 

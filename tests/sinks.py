@@ -143,6 +143,11 @@ class _HttpHandler(http.server.BaseHTTPRequestHandler):
         self.wfile = self.connection.makefile("wb", 0)
         self.close_connection = False
 
+    def finish(self) -> None:
+        super().finish()
+        if self.sink.tls is not None:
+            self.connection.close()
+
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         answer = self.sink.received(Request(self.command, self.path, dict(self.headers.items()), body))
@@ -208,9 +213,9 @@ class Mail(NamedTuple):
         return email.message_from_bytes(self.raw, EmailMessage, policy=email.policy.default)
 
     def part(self, kind: str) -> str:
-        """Return the text of the part of a content type, e.g. `text/html`."""
+        """Return the text of the part of a content type, e.g. `text/html`, as it was before it was sent."""
         (found,) = [part for part in self.message.walk() if part.get_content_type() == kind]
-        return str(found.get_content())
+        return str(found.get_content()).replace("\r\n", "\n").rstrip("\n")
 
 
 class SmtpSink(_Sink):

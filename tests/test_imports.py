@@ -60,6 +60,9 @@ MAY_IMPORT = {
     "reply": "",
     "sender": "parcel reply",
     "postman": "parcel",
+    "channel": "config parcel systemd yamlfile",
+    "advice": "quantity",
+    "notifycli": "advice channel clock config postman quantity",
     "tell": "notice outcome quantity rules",
     "layout": "",
     "panel": "chart curve",
@@ -95,7 +98,7 @@ MAY_IMPORT = {
     "piece": "rows",
     "clock": "",
     "stream": "envelope grammar parse piece pipeline rows scan stamp",
-    "setup": "config quantity rules",
+    "setup": "channel config postman quantity rules yamlfile",
     "voice": "",
     "feed": "piece stream",
     "revival": "alerts engines memory pipeline rules store stream",
@@ -162,6 +165,7 @@ PURE = (
     "pace minutes statements days rollup course table telemetry alerting bookkeeping views "
     "outbox line plan"
     "parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
+    "advice parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
     "pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "
     "letter bulletin panel"
 )

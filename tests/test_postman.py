@@ -2,45 +2,17 @@
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kvlogd.model import Fault, Letter, Outcome, Severity
-from kvlogd.postman import Postman, flaws
+from kvlogd.model import Fault, Outcome
+from kvlogd.postman import flaws
+from tests.office import LETTER, TAKEN, Office, children, descriptors
 from tests.sinks import DRIP, HttpSink
 from tests.waiting import until
-
-LETTER = Letter("kv-leak chat/0", "free blocks fall\n- look at /metrics", "<p>free blocks fall</p>", Severity.CRITICAL)
-TAKEN = Outcome(None, 200)
-
-
-class Office:
-    """A postman, and what became of the messages that were given to it."""
-
-    def __init__(self, deadline_s: float = 30.0, idle_s: float = 30.0) -> None:
-        self.woken = threading.Event()
-        self.postman = Postman(self.woken.set, deadline_s=deadline_s, idle_s=idle_s)
-        self.outcomes: dict[int, Outcome] = {}
-        self.now_s = 1000.0
-        """The time that the postman is told; it goes on when a test says so."""
-
-    def send(self, ticket: int, url: str, channel: str = "oncall", letter: Letter = LETTER) -> None:
-        self.postman.send(ticket, channel, url, letter, None, self.now_s)
-
-    def poll(self) -> bool:
-        """Let the postman look; return True, for conditions that are waited for."""
-        for ticket, outcome in self.postman.poll(self.now_s):
-            assert ticket not in self.outcomes
-            self.outcomes[ticket] = outcome
-        return True
-
-    def outcome(self, ticket: int) -> Outcome:
-        until(lambda: self.poll() and ticket in self.outcomes)
-        return self.outcomes[ticket]
 
 
 @pytest.fixture
@@ -48,17 +20,6 @@ def office() -> Iterator[Office]:
     made = Office()
     yield made
     made.postman.close()
-
-
-def children(of: int | None = None) -> set[int]:
-    """Return the processes that a process, this one if none is named, has as children; zombies too."""
-    pid = os.getpid() if of is None else of
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return {int(word) for task in tasks for word in task.read_text().split()}
-
-
-def descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def test_a_message_arrives_and_the_loop_is_woken(office: Office) -> None:
