@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvlogd import __version__, live, storecli
+from kvlogd import __version__, live, notifycli, storecli
 from kvlogd.errors import ConfigError, KvlogdError
 
 FINE, FOUND, WRONG = 0, 1, 2
@@ -59,6 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
     live.add_commands(commands)
     _add_check(commands)
     _add_rules(commands)
+    notifycli.add(commands)
     storecli.add(commands)
     return parser
 
@@ -166,8 +167,13 @@ def _add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def _check(arguments: argparse.Namespace) -> int:
     from kvlogd.setup import load_setup
 
-    setup = load_setup(arguments.config, [arguments.rules] if arguments.rules else [])
-    print(f"fine: {len(setup.rules)} rules")
+    setup = load_setup(arguments.config, [arguments.rules] if arguments.rules else [], by_hand=True)
+    if not setup.is_asked:
+        raise ConfigError("Apprise did not come to look at the URLs in time", where="channels", mend="try again")
+    unseen = len(setup.config.channels) - len(setup.urls)
+    aside = f" ({unseen} of them by credentials, which only the service can read)" if unseen else ""
+    channels = len(setup.config.channels)
+    print(f"fine: {len(setup.rules)} rules" + (f", {channels} channels{aside}" if channels else ""))
     return FINE
 
 

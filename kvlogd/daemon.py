@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kvlogd import wire
 from kvlogd.clock import Clock, Waker
+from kvlogd.dispatch import Dispatch
 from kvlogd.endpoint import Endpoint, Hands
 from kvlogd.errands import Errands
 from kvlogd.errors import KvlogdError, StoreError
@@ -29,6 +30,10 @@ POLL_S = 1.0
 COMMIT_S = 10.0
 COMMIT_RECORDS = 20_000
 """A commit costs about 12 ms however small it is: few at rest, large ones for a backlog."""
+NEWS_S = 1.0
+"""An alert does not wait for the next commit."""
+FAREWELL_S = 3.0
+"""How long messages that are on their way may take at the end."""
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 TEND_S, FIRST_TEND_S, TEND_AGAIN_S = 3600.0, 300.0, 30.0
 """How often old rows are looked after, how soon after a start, and how soon again where there is more to do."""
@@ -62,6 +67,8 @@ class Daemon:
         self._stop_wanted = self._reload_wanted = False
         self._errands = Errands(waker.wake)
         self._started_s = clock.wall_s()
+        self._dispatch = Dispatch(waker.wake, voice, os.uname().nodename)
+        self._pulse = Pulse(self.setup)
 
     # --- what others may ask, from a signal handler or another thread
 
@@ -103,7 +110,9 @@ class Daemon:
                         self._waker.wait(POLL_S)
                 self._notifier.stopping()
                 self._commit(self._clock.monotonic_s(), is_last=True)
+                self._farewell()
             finally:
+                self._dispatch.close()
                 self._let_go()
                 self._watch.close()
 
@@ -154,6 +163,7 @@ class Daemon:
         busy = self._read(now_s, wall_s)
         if self._is_commit_due(now_s):
             self._commit(now_s)
+        self._tell(now_s, wall_s)
         if now_s - self._tended_s >= TEND_S:
             self._tend(now_s, wall_s)
         if now_s - self._reported_s >= REPORT_S:
@@ -168,6 +178,7 @@ class Daemon:
             return
         try:
             self.intake = Intake(self.setup, self.store, now_s)
+            self._dispatch.take_up(self.setup, self.store, self._clock.wall_s())
         except StoreError as error:
             self._store_failed(error, now_s)
 
@@ -186,12 +197,14 @@ class Daemon:
     def _is_commit_due(self, now_s: float) -> bool:
         if self.intake is None:
             return False
-        return now_s - self._committed_s >= COMMIT_S or self.intake.pending() >= COMMIT_RECORDS
+        since_s = now_s - self._committed_s
+        is_urgent = since_s >= NEWS_S and self.intake.has_news()
+        return is_urgent or since_s >= COMMIT_S or self.intake.pending() >= COMMIT_RECORDS
 
     def _commit(self, now_s: float, *, is_last: bool = False) -> None:
         if self.intake is None or self.store is None:
             return
-        batch = self.intake.batch(now_s, is_last=is_last)
+        batch = self._dispatch.planned(self.intake.batch(now_s, is_last=is_last), self._clock.wall_s())
         try:
             if any(batch):
                 self.store.commit(batch)
@@ -201,6 +214,28 @@ class Daemon:
         self._herald.stored(batch, self._clock.wall_s())
         self._committed_s, self._retry_s = now_s, RETRY_S
         self._voice.relent("store")
+
+    def _tell(self, now_s: float, wall_s: float, *, is_last: bool = False) -> None:
+        """Send what is due, and take in what became of it."""
+        try:
+            self._dispatch.turn(self.intake, now_s, wall_s, is_last=is_last)
+        except StoreError as error:
+            self._store_failed(error, now_s)
+        self._pulse.beat(now_s, is_well=self._is_well(now_s, wall_s))
+
+    def _is_well(self, now_s: float, wall_s: float) -> bool:
+        """Tell whether logs, store, rules and channels all make progress."""
+        if self.intake is None or now_s - self._committed_s > 2 * COMMIT_S:
+            return False
+        is_read = all(health.state != "unreadable" for health in self.intake.health())
+        return is_read and self._dispatch.is_well(wall_s)
+
+    def _farewell(self) -> None:
+        """Wait a little for messages that are on their way, so that none is sent again at the next start."""
+        end_s = self._clock.monotonic_s() + FAREWELL_S
+        while self._dispatch.is_flying() and (now_s := self._clock.monotonic_s()) < end_s:
+            self._waker.wait(end_s - now_s)
+            self._tell(self._clock.monotonic_s(), self._clock.wall_s(), is_last=True)
 
     def _store_failed(self, error: StoreError, now_s: float) -> None:
         """Stop reading for a while: the logs keep what the store cannot take."""
@@ -244,7 +279,7 @@ class Daemon:
         self._reload_wanted = False
         self._notifier.reloading(now_s)
         try:
-            setup = load_setup(self._wanted)
+            setup = load_setup(self._wanted, known=self.setup.urls.values())
         except KvlogdError as error:
             self._voice.complain("reload", str(error), now_s, self._clock.wall_s(), Level.ERROR)
             self._notifier.ready("reload failed: the old config is in force")
@@ -262,6 +297,7 @@ class Daemon:
         self._notifier.ready()
 
     def _let_go(self) -> None:
+        self._dispatch.let_go()
         if self.intake is not None:
             self.intake.close()
             self.intake = None

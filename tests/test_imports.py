@@ -49,12 +49,23 @@ MAY_IMPORT = {
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",
     "alerts": "",
+    "outbox": "alerts",
+    "line": "outbox",
+    "plan": "alerts line outbox",
     "evaluate": "window kinds rules alerts engines",
     "pipeline": "alerts engines window evaluate rules course",
     "notice": "quantity",
     "outcome": "",
     "proof": "notice",
     "tell": "notice outcome proof quantity rules",
+    "parcel": "",
+    "reply": "",
+    "sender": "parcel reply",
+    "postman": "parcel",
+    "channel": "config parcel systemd yamlfile",
+    "advice": "quantity",
+    "notifycli": "advice channel clock config postman quantity",
+    "tell": "notice outcome quantity rules",
     "layout": "",
     "panel": "chart curve",
     "letter": "layout notice panel proof quantity rules",
@@ -69,12 +80,12 @@ MAY_IMPORT = {
     "schema": "alerting bookkeeping table telemetry views",
     "statements": "table",
     "arrow": "table",
-    "rows": "alerts",
+    "rows": "alerts outbox",
     "lock": "",
     "transaction": "alerting arrow bookkeeping rows statements table telemetry",
     "lease": "",
     "disk": "",
-    "history": "alerting alerts bookkeeping rows statements telemetry",
+    "history": "alerting alerts bookkeeping outbox rows statements telemetry",
     "migration": "disk schema transaction",
     "snapshot": "disk lock",
     "days": "",
@@ -89,7 +100,7 @@ MAY_IMPORT = {
     "piece": "rows",
     "clock": "",
     "stream": "envelope grammar parse piece pipeline rows scan stamp",
-    "setup": "config quantity rules",
+    "setup": "channel config postman quantity rules yamlfile",
     "voice": "",
     "feed": "piece stream",
     "revival": "alerts engines memory pipeline rules store stream",
@@ -143,13 +154,20 @@ MAY_NAME = {
     "tqdm": "progress",
     "matplotlib": "picture",
     "watchdog": "watch",
+    "apprise": "sender",
+    "requests": "reply",
+    "urllib3": "reply",
     "time": "clock",
-    "subprocess": "journal snapshot",
+    "subprocess": "journal snapshot postman",
 }
 
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
+    "pace minutes statements days rollup course table telemetry alerting bookkeeping views "
+    "outbox line plan"
+    "parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
+    "advice parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
     "pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "
     "letter bulletin panel proof"
 )
@@ -165,7 +183,7 @@ NAMELESS = {"utils", "util", "helpers", "helper", "manager", "base", "common"}
 MOST_LINES_A_FILE = 450
 MOST_LINES_A_FUNCTION = 60
 
-NOT_FOR_HELP = ("duckdb", "nanoarrow", "pydantic", "tqdm", "watchdog", "yaml", "zstandard")
+NOT_FOR_HELP = ("apprise", "duckdb", "nanoarrow", "pydantic", "tqdm", "watchdog", "yaml", "zstandard")
 
 
 class Source(NamedTuple):
