@@ -1,10 +1,9 @@
 """The message about alerts: what an on-call engineer needs in ten seconds comes first, the same as text and as HTML.
 
-Pure. Promises a subject of one line that names the culprit and its yardstick, numbers from the evidence only, labels
-cleaned, and an alert id that a restart does not change. Does not decide who is told what, nor draw the picture.
+Pure. Promises a subject of one line that names the culprit and its yardstick, numbers from the evidence only and
+cleaned labels. Does not decide who is told what, nor draw the picture.
 """
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ from typing import NamedTuple
 
 from kvlogd import notice
 from kvlogd.layout import Code, Facts, Part, Steps, Words, as_html, as_text, one_line, shortened
-from kvlogd.model import AlertEvent, AlertKey, AlertState, Letter, NoticeKind, Panel, Run, Severity
+from kvlogd.model import AlertEvent, AlertState, Letter, NoticeKind, Panel, Run, Severity
 from kvlogd.panel import spark
 from kvlogd.proof import sql_for
 from kvlogd.quantity import about_text, duration_text, share_text
@@ -65,13 +64,6 @@ class Item(NamedTuple):
     """From when until when it fired while nobody could be told; None while it still does."""
     device: Device | None = None
     run: Run | None = None
-
-
-def alert_id(key: AlertKey, fired_s: float) -> str:
-    """Return the name of one firing of an alert: short, and the same after a restart."""
-    run = "" if key.run is None else str(key.run)
-    name = "\0".join((key.rule, key.scope, run, str(round(fired_s))))
-    return hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:8]
 
 
 def compose(

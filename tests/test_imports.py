@@ -65,7 +65,6 @@ MAY_IMPORT = {
     "channel": "config parcel systemd yamlfile",
     "advice": "quantity",
     "notifycli": "advice channel clock config postman quantity",
-    "tell": "notice outcome quantity rules",
     "layout": "",
     "panel": "chart curve",
     "letter": "layout notice panel proof quantity rules",

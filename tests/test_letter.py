@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from kvlogd import notice
 from kvlogd.layout import MOST_CHARS
-from kvlogd.letter import MOST_SUBJECT, Device, Item, alert_id, compose, device_text, foremost
+from kvlogd.letter import MOST_SUBJECT, Device, Item, compose, device_text, foremost
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Letter, NoticeKind, Panel, Run, Severity
+from kvlogd.outbox import alert_id
 from kvlogd.rules import load_rules, shipped_folder
 from tests.lines import START_S
 
@@ -174,17 +175,6 @@ def test_a_replay_says_so_and_offers_no_silence() -> None:
 def test_device_memory(device: Device, wanted: str) -> None:
     assert device_text(device, is_pool=True) == wanted
     assert "nvidia-smi" not in device_text(device, is_pool=False)
-
-
-def test_an_alert_keeps_its_id() -> None:
-    key = AlertKey("kv-leak", "vllm.log/1", 2)
-    assert alert_id(key, START_S) == alert_id(key, START_S + 1e-4) == "8bb884c9"
-    others = {
-        alert_id(key, START_S + 60),
-        alert_id(key._replace(run=None), START_S),
-        alert_id(key._replace(run=3), START_S),
-    }
-    assert len(others | {alert_id(key, START_S)}) == 4
 
 
 HOSTILE = "<!channel> <b>x</b>\r\nBcc: y@example.com\n\x1b[31m`$(id)` 'q' \u202e"
