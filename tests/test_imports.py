@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "outcome": "",
     "parcel": "",
     "reply": "",
-    "sender": "parcel reply",
+    "sender": "parcel picture reply",
     "postman": "parcel",
     "channel": "config parcel systemd yamlfile",
     "advice": "quantity",
@@ -159,8 +159,7 @@ MAY_NAME = {
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
-    "advice parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
-    "pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "
+    "advice parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "
     "letter bulletin panel"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
