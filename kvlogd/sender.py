@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 from html import escape
-from importlib import import_module
 from typing import IO, Any
 
 from apprise import (
@@ -220,11 +219,15 @@ def _picture(plugin: Any, panel: Panel | None) -> AppriseAttachment | None:
     if panel is None or not plugin.attachment_support or (_is(plugin, "slack") and plugin.mode != "bot"):
         return None
     try:
-        png: bytes = import_module("kvlogd.picture").png(panel)
+        from kvlogd.picture import png  # matplotlib takes a second: only where there is something to draw
+
+        drawn = png(panel)
     except _DRAWING:
         return None
+    if drawn is None:
+        return None
     attachment = AppriseAttachment()
-    attachment.add(AttachMemory(content=png, name=PICTURE, mimetype="image/png"))
+    attachment.add(AttachMemory(content=drawn, name=PICTURE, mimetype="image/png"))
     return attachment
 
 

@@ -60,7 +60,7 @@ MAY_IMPORT = {
     "tell": "notice outcome proof quantity rules",
     "parcel": "",
     "reply": "",
-    "sender": "parcel reply",
+    "sender": "parcel picture reply",
     "postman": "parcel",
     "channel": "config parcel systemd yamlfile",
     "advice": "quantity",
@@ -169,6 +169,8 @@ PURE = (
     "advice parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
     "pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "
     "letter bulletin panel proof"
+    "advice parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "
+    "letter bulletin panel"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
