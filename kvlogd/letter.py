@@ -125,8 +125,7 @@ def _prefix(kind: NoticeKind, severity: Severity | None, host: str, is_replay: b
 
 
 def _headline(kind: NoticeKind, items: Sequence[Item], more: int) -> str:
-    first = items[0].event
-    event = first._replace(key=first.key._replace(scope=short_scope(first.key.scope)))
+    event = _short(items[0].event)
     if kind is NoticeKind.SUMMARY or len({item.event.key.rule for item in items}) > 1:
         if len(items) + more > 1:
             return f"{_counted(items, more)}; first {notice.subject(event)}"
@@ -136,6 +135,14 @@ def _headline(kind: NoticeKind, items: Sequence[Item], more: int) -> str:
     engines = notice.count_text(len(items) + more, "engine")
     said = notice.subject(event).removeprefix(f"{event.key.rule} ")
     return f"{event.key.rule} on {engines}, first {said}"
+
+
+def _short(event: AlertEvent) -> AlertEvent:
+    """Return an alert that makes a short subject: the range of its time until full is told further down."""
+    evidence = {
+        name: value for name, value in event.evidence.items() if name not in ("full_in_low_s", "full_in_high_s")
+    }
+    return event._replace(key=event.key._replace(scope=short_scope(event.key.scope)), evidence=evidence)
 
 
 def _counted(items: Sequence[Item], more: int) -> str:
@@ -217,7 +224,9 @@ def _times_of(event: AlertEvent) -> list[tuple[str, str]]:
             ("it was", _was(event)),
             ("since", notice.clock_text(event.since_s)),
         ]
-    return [("since", notice.clock_text(event.since_s)), ("found", notice.clock_text(event.at_s))]
+    since, found = notice.clock_text(event.since_s), notice.clock_text(event.at_s)
+    day, _, time = found.partition(" ")
+    return [("since", since), ("found", time if since.startswith(day) else found)]
 
 
 def _bouts(item: Item) -> list[tuple[str, str]]:
@@ -322,10 +331,11 @@ def _engine(run: Run | None, at_s: float) -> list[tuple[str, str]]:
 
 def _drawing(panel: Panel) -> Part:
     line = spark(panel)
-    start, end = clock_time(panel.ts_s[0]), clock_time(panel.ts_s[-1])
+    start, end = clock_time(panel.ts_s[0]).removesuffix(" UTC"), clock_time(panel.ts_s[-1])
     known = [share for share in panel.free_share if share is not None]
     ends = f"{share_text(known[0])} to {share_text(known[-1])}" if known else "unknown"
-    return Code(f"Free blocks, {start} to {end}: {ends}", tuple(line))
+    title = f"Free blocks, {start} to {end}: {ends}; bars from {100 * line.bottom:.0f} to {100 * line.top:.0f} %"
+    return Code(title, (line.bars, *((line.marks,) if line.marks else ())))
 
 
 def _commands(items: Sequence[Item], is_replay: bool) -> list[Part]:

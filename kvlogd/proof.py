@@ -69,11 +69,12 @@ def _leak(event: AlertEvent, facts: Facts) -> str:
     last_s, length_s, apart_s = facts["last_s"], facts["stretch_s"], facts["apart_s"]
     span_h = min(apart_s, facts["compared_s"] / 0.75) / 3600
     then_s, now_s = last_s - apart_s, last_s - length_s
-    before, after = _between(then_s - length_s, then_s), _between(now_s, last_s)
+    before, after = f"ts <= {stamp(then_s, up=True)}", f"ts >= {stamp(now_s)}"
     return (
         f"SELECT running, count(*) AS n, median(kv_usage) FILTER ({before}) AS usage_then, "
         f"median(kv_usage) FILTER ({after}) AS usage_now, usage_now - usage_then AS shift, "
-        f"shift / {span_h:.4g} AS lost_per_h FROM {_life(event)} AND running > 0 AND ({before} OR {after}) "
+        f"shift / {span_h:.4g} AS lost_per_h FROM {_life(event)} AND running > 0 AND "
+        f"{_between(then_s - length_s, last_s)} AND ({before} OR {after}) "
         f"GROUP BY running HAVING n > 3 AND shift IS NOT NULL ORDER BY running"
     )
 

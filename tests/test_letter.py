@@ -63,14 +63,13 @@ def test_a_page_says_everything_in_order() -> None:
     found = letter(item(event(), device=Device(71.1, 71.2, 80.0), run=run), panel=PANEL)
     minus = notice.MINUS
     assert found.subject == (
-        f"[critical gpu-07] kv-leak vllm.log/1: free blocks {minus}2.1 points/h at 8 running for 3 h; "
-        "full in about 7 h (5 h to 9 h)"
+        f"[critical gpu-07] kv-leak vllm.log/1: free blocks {minus}2.1 points/h at 8 running for 3 h; full in about 7 h"
     )
     assert found.severity is Severity.CRITICAL
     wanted = [
-        f"kv-leak vllm.log/1: free blocks {minus}2.1 points/h at 8 running for 3 h; full in about 7 h (5 h to 9 h)",
+        f"kv-leak vllm.log/1: free blocks {minus}2.1 points/h at 8 running for 3 h; full in about 7 h",
         "since: 2026-11-29 14:00:00 UTC",
-        "found: 2026-11-29 17:00:00 UTC",
+        "found: 17:00:00 UTC",
         "full: in about 7 h (5 h to 9 h), 00:00 UTC",
         f"speed: {minus}2.1 points/h of the pool, 210 blocks/h, 3,360 tokens/h",
         "load: compared at 8 requests running: the latest 30 min with those 3 h before",
@@ -78,7 +77,7 @@ def test_a_page_says_everything_in_order() -> None:
         "device memory: flat at 71.2 of 80 GiB: nvidia-smi cannot see this",
         "engine: vLLM 0.19.1, qwen, up for 4 h",
         "pool in use now: 82.0 %",
-        "Free blocks, 14:00 UTC to 16:00 UTC: 90.0 % to 20.0 %:",
+        "Free blocks, 14:00 to 16:00 UTC: 90.0 % to 20.0 %; bars from 0 to 100 %:",
         "1. plan a restart of this engine before the pool is full; drain it first",
         "kvlogd alerts",
         "kvlogd silence kv-leak@vllm.log/1 2h",
