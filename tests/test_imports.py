@@ -129,6 +129,7 @@ MAY_IMPORT = {
     "chart": "",
     "report": "chart notice outcome proof quantity rules rows store",
     "progress": "",
+    "rehearsal": "channel clock config dispatch outcome page plan postman rules",
     "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store cutter",
     "systemd": "",
     "wire": "systemd",
