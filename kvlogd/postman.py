@@ -26,9 +26,9 @@ FAREWELL_S = 1.0
 VERIFY_S = 20.0
 _COMMAND = (sys.executable, "-P", "-m", "kvlogd.sender")
 _PASSED_ON = frozenset({
-    "PATH", "HOME", "LANG", "TZ", "TMPDIR", "XDG_CACHE_HOME", "MPLCONFIGDIR", "PYTHONPATH", "PYTHONHOME",
-    "LD_LIBRARY_PATH", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
-    "SSL_CERT_FILE", "SSL_CERT_DIR",
+    "PATH", "HOME", "LANG", "TZ", "TMPDIR", "CACHE_DIRECTORY", "XDG_CACHE_HOME", "MPLCONFIGDIR", "PYTHONPATH",
+    "PYTHONHOME", "LD_LIBRARY_PATH", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR",
 })  # fmt: skip
 """The variables that a child gets; `url_env` puts secrets into the others."""
 
@@ -123,7 +123,10 @@ class _Child:
         """Begin with a message."""
         self._ticket, self.reply, self.since_s = ticket, None, now_s
         self._carrier = threading.Thread(target=self._carry, args=(line,), name="carrier", daemon=True)
-        self._carrier.start()
+        try:
+            self._carrier.start()
+        except RuntimeError:  # no more threads
+            self._carrier, self.reply = None, b""
 
     def _carry(self, line: bytes) -> None:
         """Bring the message to the child and wait for its word: in a thread of its own, for both may block."""

@@ -6,6 +6,7 @@ tries again by itself; it logs nothing, so that no URL gets anywhere; when its i
 of a send too. Does not promise to come back from a send: its parent ends it when it takes too long.
 """
 
+import gc
 import logging
 import os
 import queue
@@ -14,7 +15,6 @@ import signal
 import sys
 import threading
 from html import escape
-from importlib import import_module
 from typing import IO, Any
 
 from apprise import (
@@ -64,6 +64,7 @@ def main() -> None:
         answer = _answered(lines.get(), ear)
         out.write(answer)
         out.flush()
+        gc.collect()  # charts are full of circles: 50 MiB of them would pile up
 
 
 def _shield() -> None:
@@ -220,11 +221,15 @@ def _picture(plugin: Any, panel: Panel | None) -> AppriseAttachment | None:
     if panel is None or not plugin.attachment_support or (_is(plugin, "slack") and plugin.mode != "bot"):
         return None
     try:
-        png: bytes = import_module("kvlogd.picture").png(panel)
+        from kvlogd.picture import png  # matplotlib takes a second: only where there is something to draw
+
+        drawn = png(panel)
     except _DRAWING:
         return None
+    if drawn is None:
+        return None
     attachment = AppriseAttachment()
-    attachment.add(AttachMemory(content=png, name=PICTURE, mimetype="image/png"))
+    attachment.add(AttachMemory(content=drawn, name=PICTURE, mimetype="image/png"))
     return attachment
 
 

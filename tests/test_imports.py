@@ -61,7 +61,7 @@ MAY_IMPORT = {
     "outcome": "",
     "parcel": "",
     "reply": "",
-    "sender": "parcel reply",
+    "sender": "parcel picture reply",
     "postman": "parcel",
     "channel": "config parcel systemd yamlfile",
     "advice": "quantity",
@@ -171,6 +171,7 @@ PURE = (
     "parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
     "advice parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
     "pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "
+    "advice parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "
     "letter bulletin panel"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from kvlogd.model import Fault, Outcome
 from kvlogd.postman import flaws
+from tests.daemon import Running
 from tests.office import LETTER, TAKEN, Office, children, descriptors
 from tests.sinks import DRIP, HttpSink
 from tests.waiting import until
@@ -164,3 +167,73 @@ def test_urls_are_looked_at_without_sending() -> None:
     assert flaws({}) == {}
     assert flaws({"slow": sink.url()}, longest_s=0.0) is None
     assert children() == before
+
+
+LOADED = """
+import sys
+from pathlib import Path
+from kvlogd.service import serve
+status = serve(Path(sys.argv[1]))
+print(status, *sys.modules)
+"""
+
+
+def test_the_daemon_never_loads_apprise_or_matplotlib(tmp_path: Path) -> None:
+    """A real daemon with a channel, at its start, through a reload and at its end."""
+    with HttpSink() as sink:
+        (tmp_path / "url").touch(0o600)
+        (tmp_path / "url").write_text(sink.url())
+        daemon = Running(tmp_path, f"channels: [{{name: oncall, url_file: {tmp_path}/url}}]\n")
+        daemon.log.touch()
+        daemon.program = ["-c", LOADED, str(daemon.config)]
+        daemon.up()
+        (tmp_path / "url").write_text(sink.url("other"))
+        daemon.send(signal.SIGHUP)
+        daemon.wait_for("RELOADING=1")
+        daemon.wait_for("READY=1")
+        assert daemon.stop() == 0
+        daemon.close()
+        status, *modules = daemon.printed.read_text().split()
+        assert status == "0"
+        assert "kvlogd.postman" in modules
+        assert {"apprise", "matplotlib", "requests", "kvlogd.sender", "kvlogd.picture"} & set(modules) == set()
+
+
+SENDS = """
+import resource, select, sys, time
+from pathlib import Path
+from kvlogd.clock import Waker
+from kvlogd.postman import Postman
+from tests.daemon import Running
+from tests.office import LETTER
+
+def resident_kib():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
+
+waker, count, rows = Waker(), int(sys.argv[2]), []
+postman = Postman(waker.wake)
+for ticket in range(count):
+    postman.send(ticket, "oncall", sys.argv[1], LETTER, None, time.monotonic())
+    while not (told := postman.poll(time.monotonic())):
+        waker.wait(1.0)
+    assert told[0][1].fault is None, told
+    if ticket % (count // 10) == 0:
+        rows.append(resident_kib())
+postman.close()
+assert not {"apprise", "matplotlib"} & set(sys.modules)
+print(*rows)
+"""
+
+
+@pytest.mark.parametrize("count", [int(os.environ.get("KVLOGD_SENDS", "200"))])
+def test_memory_stays_where_it_was(count: int) -> None:
+    """200 sends; KVLOGD_SENDS=5000 in the environment makes it 5,000."""
+    with HttpSink() as sink:
+        ran = subprocess.run(
+            [sys.executable, "-c", SENDS, sink.url(), str(count)], capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+        first, *_, final = [int(word) for word in ran.stdout.split()]
+        assert len(sink.requests) == count
+        print(f"{count} sends: {ran.stdout.strip()} KiB")
+        assert final - first < 1024

@@ -1,5 +1,6 @@
 """What the sending child makes of a message, and of what the other side answers; through real Apprise and sockets."""
 
+import base64
 import os
 import socket
 from collections.abc import Iterator
@@ -12,9 +13,13 @@ from kvlogd.model import Fault, Letter, Outcome, Severity
 from kvlogd.reply import LONGEST_RETRY_S, retry_after_s
 from tests.office import LETTER, TAKEN, Office
 from tests.sinks import DRIP, DROP, HANG, Answer, BlackHole, HttpSink, Request, SmtpSink
+from tests.test_picture import LEAK
 
 SLACK = "slack://kvlogd@T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/"
 """The form of a webhook's URL; Apprise refuses others."""
+
+
+PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +161,35 @@ def test_a_mail_is_text_alone_where_the_url_says_so_or_the_page_is_too_long(offi
             assert mail.part("text/plain") == LETTER.text
 
 
+def test_a_chart_is_seen_in_a_mail_and_comes_with_a_webhook(office: Office) -> None:
+    page = "<html><body><p>a page</p></body></html>"
+    with SmtpSink() as mail, HttpSink() as web:
+        assert office.sent(mail.url(), LETTER._replace(html=page), LEAK) == Outcome(None, 250)
+        (got,) = mail.mails
+        text, html, picture = parts(got.message)
+        assert got.message.get_content_type() == "multipart/related"
+        assert (text.get_content_type(), html.get_content_type()) == ("text/plain", "text/html")
+        assert got.part("text/plain") == LETTER.text
+        shown = '<p><img src="cid:kvlogd.png" alt="chart" style="max-width:100%"></p></body></html>'
+        assert got.part("text/html") == page.replace("</body></html>", shown)
+        assert picture["Content-ID"] == "<kvlogd.png>"
+        assert picture.get_content().startswith(PNG)
+        assert office.sent(mail.url(format="text"), LETTER, LEAK) == Outcome(None, 250)
+        assert [part.get_content_type() for part in parts(mail.mails[-1].message)] == ["text/plain", "image/png"]
+        assert office.sent(web.url(), LETTER, LEAK) == TAKEN
+        (file,) = last(web).json["attachments"]
+        assert (file["filename"], file["mimetype"]) == ("kvlogd.png", "image/png")
+        assert base64.b64decode(file["base64"]).startswith(PNG)
+
+
+def test_a_chart_that_cannot_be_drawn_keeps_no_message_back(office: Office) -> None:
+    odd = LEAK._replace(ts_s=LEAK.ts_s[:3], trend=((float("nan"), 0.0), (1.0, float("inf"))))
+    with HttpSink() as web:
+        for panel in (odd, LEAK._replace(free_share=(None,) * len(LEAK.ts_s))):
+            assert office.sent(web.url(), LETTER, panel) == TAKEN
+            assert last(web).json["attachments"] == []
+
+
 def test_each_recipient_gets_a_mail(office: Office) -> None:
     with SmtpSink() as sink:
         assert office.sent(sink.url(to="a@example.test,b@example.test")) == Outcome(None, 250)
@@ -184,6 +218,13 @@ def test_slack_gets_text_and_nothing_from_elsewhere(slack: tuple[HttpSink, Offic
         assert last(sink).path == "/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"
         attachment = {"title": LETTER.subject, "text": LETTER.text, "color": "#A32037"}
         assert last(sink).json == {"mrkdwn": False, "attachments": [attachment], "username": "kvlogd"}
+
+
+def test_a_webhook_of_slack_takes_no_chart_and_gets_none(slack: tuple[HttpSink, Office]) -> None:
+    sink, office = slack
+    assert office.sent(SLACK, LETTER, LEAK) == TAKEN
+    assert "attach" not in last(sink).body.decode().replace('"attachments"', "")
+    assert len(last(sink).json["attachments"]) == 1
 
 
 @pytest.mark.parametrize(("more", "most"), [("", 8000), ("?blocks=yes", 3000)])
