@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from kvlogd import bulletin
 from kvlogd.errors import StoreError
-from kvlogd.letter import Device, Item, compose, foremost
+from kvlogd.letter import Device, Item, compose, device_of, foremost
 from kvlogd.model import Fault, Letter, NoticeKind, Panel, Run
 from kvlogd.outbox import Case
 from kvlogd.panel import Seen, read_panel
@@ -37,7 +37,16 @@ class Page(NamedTuple):
     panel: Panel | None
 
 
-def written(sending: Sending, store: Known, rules: Mapping[str, Rule], host: str, at_s: float, waiting: int) -> Page:
+def written(
+    sending: Sending,
+    store: Known,
+    rules: Mapping[str, Rule],
+    host: str,
+    at_s: float,
+    waiting: int = 0,
+    *,
+    is_replay: bool = False,
+) -> Page:
     """Return the message that a sending stands for; `waiting` are kept for a channel that it may be about."""
     kind, first = sending.notice.kind, sending.cases[0]
     if kind in (NoticeKind.CHANNEL, NoticeKind.BROKEN, NoticeKind.NO_DATA):
@@ -47,7 +56,7 @@ def written(sending: Sending, store: Known, rules: Mapping[str, Rule], host: str
     panel = _panel(next(case for case in sending.cases if case.event == top.event), store, at_s)
     items = [item._replace(device=_device(item, store, at_s)) if item is top else item for item in items]
     rule = rules.get(sending.notice.rule)
-    letter = compose(kind, items, rule=rule, host=host, at_s=at_s, more=sending.more, panel=panel)
+    letter = compose(kind, items, rule=rule, host=host, at_s=at_s, more=sending.more, is_replay=is_replay, panel=panel)
     return Page(letter, panel)
 
 
@@ -88,8 +97,7 @@ def _panel(case: Case, store: Known, at_s: float) -> Panel | None:
 
 
 def _device(item: Item, store: Known, at_s: float) -> Device | None:
-    """Return the memory of the GPU that moved most since it began."""
-    found: list[tuple[float, float, float | None]] = []
+    """Return the memory of the GPUs since it began."""
     with contextlib.suppress(StoreError):
-        found = store.device_memory(item.event.since_s, max(at_s, item.event.at_s))
-    return Device(*max(found, key=lambda gpu: gpu[1] - gpu[0])) if found else None
+        return device_of(store.device_memory(item.event.since_s, max(at_s, item.event.at_s)))
+    return None

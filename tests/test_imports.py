@@ -59,19 +59,20 @@ MAY_IMPORT = {
     "pipeline": "alerts engines window evaluate rules course",
     "notice": "quantity",
     "outcome": "",
+    "proof": "notice",
+    "tell": "notice outcome proof quantity rules",
     "parcel": "",
     "reply": "",
     "sender": "parcel picture reply",
     "postman": "parcel",
     "channel": "config parcel systemd yamlfile",
     "advice": "quantity",
-    "notifycli": "advice channel clock config postman quantity",
-    "tell": "notice outcome quantity rules",
+    "notifycli": "advice bulletin channel clock config postman quantity",
     "layout": "",
     "panel": "chart curve",
-    "letter": "layout notice panel quantity rules",
+    "letter": "layout notice panel proof quantity rules",
     "picture": "chart notice quantity",
-    "bulletin": "layout letter notice quantity",
+    "bulletin": "advice layout letter notice quantity",
     "minutes": "",
     "table": "",
     "telemetry": "table",
@@ -130,7 +131,7 @@ MAY_IMPORT = {
     "watch": "",
     "sidecar": "",
     "chart": "",
-    "report": "chart notice outcome quantity rules rows store",
+    "report": "chart notice outcome proof quantity rules rows store",
     "progress": "",
     "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store cutter",
     "systemd": "",
@@ -171,6 +172,7 @@ PURE = (
     "parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
     "advice parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
     "pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "
+    "letter bulletin panel proof"
     "advice parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "
     "letter bulletin panel"
 )
