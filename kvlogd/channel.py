@@ -141,9 +141,9 @@ def _refuse_unfit(status: os.stat_result, path: Path, at: str, *, is_given: bool
 def _is_open_to_others(status: os.stat_result) -> bool:
     """Tell a file that others than its owner can read, or write.
 
-    root's files may be open to one group: there is no other way to hand one to a service that is not root.
+    root's files may be readable by one group: there is no other way to hand one to a service that is not root.
     """
-    handed_on = stat.S_IRGRP if status.st_uid == 0 and os.geteuid() != 0 else 0
+    handed_on = stat.S_IRGRP if status.st_uid == 0 else 0
     return bool(status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~handed_on)
 
 

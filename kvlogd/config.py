@@ -167,11 +167,6 @@ class HeartbeatConfig(_SecretUrl):
 
     every: Span = 60.0
 
-    @property
-    def name(self) -> str:
-        """Return what errors call it."""
-        return "heartbeat"
-
 
 class Config(_Frozen):
     """The whole file."""

@@ -13,10 +13,12 @@ from kvlogd.dispatch import Dispatch
 from kvlogd.endpoint import Endpoint, Hands
 from kvlogd.errands import Errands
 from kvlogd.errors import KvlogdError, StoreError
+from kvlogd.heartbeat import Heartbeat
 from kvlogd.herald import Herald, status_line
 from kvlogd.intake import BUDGET_BYTES, Intake
 from kvlogd.lock import OutsiderError
 from kvlogd.overview import status_of
+from kvlogd.postman import Postman
 from kvlogd.retention import Keep, tend
 from kvlogd.setup import Setup, load_setup
 from kvlogd.status import Mode, to_json
@@ -67,8 +69,9 @@ class Daemon:
         self._stop_wanted = self._reload_wanted = False
         self._errands = Errands(waker.wake)
         self._started_s = clock.wall_s()
-        self._dispatch = Dispatch(waker.wake, voice, os.uname().nodename)
-        self._pulse = Pulse(self.setup)
+        self._dispatch = Dispatch(Postman(waker.wake), voice, os.uname().nodename)
+        self._heartbeat = Heartbeat()
+        self._aim()
 
     # --- what others may ask, from a signal handler or another thread
 
@@ -221,7 +224,15 @@ class Daemon:
             self._dispatch.turn(self.intake, now_s, wall_s, is_last=is_last)
         except StoreError as error:
             self._store_failed(error, now_s)
-        self._pulse.beat(now_s, is_well=self._is_well(now_s, wall_s))
+        self._heartbeat.beat(now_s, lambda: self._is_well(now_s, wall_s))
+
+    def _aim(self) -> None:
+        """Let the heartbeat go where the config says."""
+        config, url = self.setup.config.heartbeat, self.setup.heartbeat
+        if config is not None and url is not None:
+            self._heartbeat.aim(url.reveal(), config.every)
+        else:
+            self._heartbeat.aim(None, 0.0)
 
     def _is_well(self, now_s: float, wall_s: float) -> bool:
         """Tell whether logs, store, rules and channels all make progress."""
@@ -293,6 +304,7 @@ class Daemon:
             self._commit(now_s, is_last=True)
             self._let_go()
             self.setup = setup
+            self._aim()
         self._voice.say(Level.NOTICE, f"reloaded: {len(setup.config.sources)} sources, {len(setup.rules)} rules")
         self._notifier.ready()
 

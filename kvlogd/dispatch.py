@@ -6,7 +6,7 @@ Thrown away and taken up anew from the store whenever a commit failed, as everyt
 then is not begun twice.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import tzinfo
 from typing import NamedTuple
 
@@ -45,8 +45,8 @@ class ChannelHealth(NamedTuple):
 class Dispatch:
     """The outbox of a daemon. `host` is how messages call this one."""
 
-    def __init__(self, wake: Callable[[], None], voice: Voice, host: str) -> None:
-        self._postman = Postman(wake)
+    def __init__(self, postman: Postman, voice: Voice, host: str) -> None:
+        self._postman = postman
         self._voice = voice
         self._host = host
         self._setup: Setup | None = None

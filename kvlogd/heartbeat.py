@@ -6,8 +6,8 @@ is a secret, is said nowhere. Does not care what is answered.
 
 import http.client
 import threading
-import urllib.error
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
 
 PATIENCE_S = 10.0
@@ -16,11 +16,11 @@ MOST_HANGING = 3
 
 
 class Heartbeat:
-    """Beats every so often while it is told that all is well."""
+    """Beats every so often while all is well."""
 
-    def __init__(self, url: str, every_s: float) -> None:
-        self._url = url
-        self._every_s = every_s
+    def __init__(self) -> None:
+        self._url: str | None = None
+        self._every_s = 0.0
         self._beaten_s = float("-inf")
         self._threads: list[threading.Thread] = []
         self._reached: bool | None = None
@@ -30,23 +30,27 @@ class Heartbeat:
         """Whether the last request was answered; None where none has ended yet."""
         return self._reached
 
-    def beat(self, now_s: float, *, is_well: bool) -> None:
+    def aim(self, url: str | None, every_s: float) -> None:
+        """Fetch this URL so often from now on, or none."""
+        self._url, self._every_s = url, every_s
+
+    def beat(self, now_s: float, is_well: Callable[[], bool]) -> None:
         """Fetch the URL, where it is time and all is well; `now_s` is monotonic."""
-        if not is_well or now_s - self._beaten_s < self._every_s:
+        if self._url is None or now_s - self._beaten_s < self._every_s or not is_well():
             return
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         if len(self._threads) >= MOST_HANGING:
             return
         self._beaten_s = now_s
-        thread = threading.Thread(target=self._fetch, name="heartbeat", daemon=True)
+        thread = threading.Thread(target=self._fetch, args=[self._url], name="heartbeat", daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _fetch(self) -> None:
+    def _fetch(self, url: str) -> None:
         reached = False
         # whatever is wrong with the URL or behind it, the next beat tries again
         with suppress(OSError, ValueError, http.client.HTTPException):
-            request = urllib.request.Request(self._url, headers={"User-Agent": "kvlogd"})  # noqa: S310 - checked before
+            request = urllib.request.Request(url, headers={"User-Agent": "kvlogd"})  # noqa: S310 - checked before
             with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:  # noqa: S310
                 reached = answer.status < 400
         self._reached = reached

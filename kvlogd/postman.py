@@ -123,7 +123,10 @@ class _Child:
         """Begin with a message."""
         self._ticket, self.reply, self.since_s = ticket, None, now_s
         self._carrier = threading.Thread(target=self._carry, args=(line,), name="carrier", daemon=True)
-        self._carrier.start()
+        try:
+            self._carrier.start()
+        except RuntimeError:  # no more threads
+            self._carrier, self.reply = None, b""
 
     def _carry(self, line: bytes) -> None:
         """Bring the message to the child and wait for its word: in a thread of its own, for both may block."""

@@ -42,16 +42,25 @@ def test_the_first_line_of_a_file_is_the_url(tmp_path: Path, text: str, mode: in
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o640, 0o660, 0o602, 0o620, 0o777])
 def test_a_file_that_others_can_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
     path = written(tmp_path / "url", mode=mode)
-    if os.geteuid() != 0 and path.stat().st_uid == 0:
-        pytest.skip("root's file may be readable by a group")
+    if os.geteuid() == 0:
+        os.chown(path, 65534, -1)
     wanted = f"channel oncall: {path}: others can read this secret (mode {mode:04o}): chmod 600 {path}"
     assert fault(of_file(path)) == wanted
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has files of root")
+def test_root_may_hand_a_file_to_the_group_of_a_service(tmp_path: Path) -> None:
+    assert url(of_file(written(tmp_path / "url", mode=0o640)), {}).reveal() == URL
+    for mode in (0o660, 0o650, 0o644):
+        assert "others can read" in fault(of_file(written(tmp_path / "url", mode=mode)))
 
 
 def test_what_systemd_put_there_is_taken_whatever_its_mode(tmp_path: Path) -> None:
     written(tmp_path / "oncall-url", mode=0o440)
     given = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
     assert url(ChannelConfig(name="oncall", credential="oncall-url"), given).reveal() == URL
+    assert url(of_file(tmp_path / "oncall-url"), given).reveal() == URL
+    (tmp_path / "oncall-url").chmod(0o444)
     assert url(of_file(tmp_path / "oncall-url"), given).reveal() == URL
     assert "others can read" in fault(of_file(tmp_path / "oncall-url"))
 

@@ -52,6 +52,9 @@ MAY_IMPORT = {
     "outbox": "alerts",
     "line": "outbox",
     "plan": "alerts line outbox",
+    "page": "bulletin letter outbox panel plan rules",
+    "dispatch": "config intake line outbox page plan postman rows setup stamp store voice",
+    "heartbeat": "",
     "evaluate": "window kinds rules alerts engines",
     "pipeline": "alerts engines window evaluate rules course",
     "notice": "quantity",
@@ -99,7 +102,7 @@ MAY_IMPORT = {
     "piece": "rows",
     "clock": "",
     "stream": "envelope grammar parse piece pipeline rows scan stamp",
-    "setup": "channel config postman quantity rules yamlfile",
+    "setup": "channel config postman quantity rules stamp yamlfile",
     "voice": "",
     "feed": "piece stream",
     "revival": "alerts engines memory pipeline rules store stream",
@@ -111,7 +114,8 @@ MAY_IMPORT = {
     "overview": "alerts intake piece pipeline status stream voice",
     "herald": "notice piece rows voice",
     "daemon": (
-        "clock endpoint errands herald intake lock overview retention setup status store systemd voice watch wire"
+        "clock dispatch endpoint errands heartbeat herald intake lock overview postman retention setup status store "
+        "systemd voice watch wire"
     ),
     "service": "clock daemon systemd voice",
     "memory": "engines pipeline rules",
