@@ -11,7 +11,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from kvlogd import notice
-from kvlogd.layout import Code, Facts, Part, Steps, Words, as_html, as_text, one_line, shortened
+from kvlogd.layout import Chart, Code, Facts, Part, Steps, Words, as_html, as_text, one_line, shortened
 from kvlogd.model import AlertEvent, AlertState, Letter, NoticeKind, Panel, Run, Severity
 from kvlogd.panel import spark
 from kvlogd.proof import sql_for
@@ -335,7 +335,7 @@ def _drawing(panel: Panel) -> Part:
     known = [share for share in panel.free_share if share is not None]
     ends = f"{share_text(known[0])} to {share_text(known[-1])}" if known else "unknown"
     title = f"Free blocks, {start} to {end}: {ends}; bars from {100 * line.bottom:.0f} to {100 * line.top:.0f} %"
-    return Code(title, (line.bars, *((line.marks,) if line.marks else ())))
+    return Chart(title, (line.bars, *((line.marks,) if line.marks else ())))
 
 
 def _commands(items: Sequence[Item], is_replay: bool) -> list[Part]:

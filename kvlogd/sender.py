@@ -29,6 +29,7 @@ from apprise import (
 )
 from apprise.attachment.memory import AttachMemory
 
+from kvlogd.layout import with_picture
 from kvlogd.model import Fault, Letter, Outcome, Panel, Severity
 from kvlogd.parcel import Flaw, Parcel, pack_flaws, pack_outcome, unpack
 from kvlogd.reply import Ear, listen
@@ -190,10 +191,10 @@ def _subject(text: str, most: int) -> str:
 
 
 def _html(letter: Letter, *, has_picture: bool) -> str:
-    """Return the HTML of a mail, with the chart at its end: Apprise would put it behind the page."""
-    page, end, rest = _clean(letter.html).partition("</body>")
-    shown = f'<p><img src="cid:{PICTURE}" alt="chart" style="max-width:100%"></p>' if has_picture else ""
-    return f"{page}{shown}{end}{rest}"
+    """Return the HTML of a mail, with the chart in its place: Apprise would put it behind the page."""
+    page = _clean(letter.html)
+    shown = f'<p><img src="cid:{PICTURE}" alt="chart" style="max-width:100%"></p>'
+    return with_picture(page, shown) if has_picture else page
 
 
 def _clean(text: str) -> str:

@@ -63,7 +63,7 @@ MAY_IMPORT = {
     "tell": "notice outcome proof quantity rules",
     "parcel": "",
     "reply": "",
-    "sender": "parcel picture reply",
+    "sender": "layout parcel picture reply",
     "postman": "parcel",
     "channel": "config parcel systemd yamlfile",
     "advice": "quantity",
