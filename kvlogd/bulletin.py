@@ -6,42 +6,46 @@ Pure. Promises as `letter` does: one line of subject, labels cleaned, the same a
 from collections.abc import Sequence
 
 from kvlogd import notice
+from kvlogd.advice import advice
 from kvlogd.layout import Code, Facts, Part, Steps, Words, as_html, as_text, one_line, shortened
 from kvlogd.letter import MOST_LISTED, MOST_SUBJECT, short_scope
-from kvlogd.model import Fault, Letter, Severity
+from kvlogd.model import Fault, Letter, Outcome, Severity
 from kvlogd.quantity import duration_text
 
-_FAULTS = {
-    Fault.REFUSED: ("it refuses them", "make a new URL or password for it: this one will not be taken again"),
-    Fault.BUSY: ("it says that there are too many", "wait, or send less to it: severities, repeat_every"),
-    Fault.UNREACHABLE: ("it cannot be reached", "look at the network, the proxy and the name of its host"),
-    Fault.TIMEOUT: ("it does not answer in time", "look at the network and at the service behind it"),
-    Fault.UNUSABLE: ("its URL is missing or cannot be understood", "kvlogd check says what is wrong with it"),
-    Fault.FAILED: ("it fails", "look at the service behind it; kvlogd notify test tries again"),
+_WHY = {
+    Fault.REFUSED: "it refuses them",
+    Fault.BUSY: "it says that there are too many",
+    Fault.UNREACHABLE: "it cannot be reached",
+    Fault.TIMEOUT: "it does not answer in time",
+    Fault.UNUSABLE: "its URL is missing or cannot be understood",
+    Fault.FAILED: "it fails",
 }
 
 
 def trial(channel: str, *, host: str, at_s: float) -> Letter:
     """Return the message of `kvlogd notify test`."""
-    words = "This is a test: nothing is wrong. Messages about alerts come to this place and look like this one."
+    words = ("Nothing is wrong: what kvlogd finds will arrive here, and look like this.",)
     facts = (("channel", channel), ("sent", notice.clock_text(at_s)))
-    title = f"kvlogd can reach you through {notice.label_text(channel)}"
-    return _letter("test", title, [Words((words,)), Facts(facts)], None, host)
+    title = f"test of channel {notice.label_text(channel)} by kvlogd"
+    return _letter("test", title, [Words(words), Facts(facts)], None, host)
 
 
 def channel_down(
     channel: str, fault: Fault, since_s: float, *, host: str, at_s: float, status: int | None = None, waiting: int = 0
 ) -> Letter:
     """Return the message, sent through another channel, that one takes no messages; `waiting` are kept for it."""
-    why, mend = _FAULTS[fault]
     name = notice.label_text(channel)
-    title = f"channel {name} takes no messages: {why}"
+    title = f"channel {name} takes no messages: {_WHY[fault]}"
     facts = [
         ("since", f"{notice.clock_text(since_s)}, for {duration_text(max(0.0, at_s - since_s))}"),
         *([("its answer", str(status))] if status is not None else []),
         *([("kept for it", notice.count_text(waiting, "message"))] if waiting else []),
     ]
-    do = (mend, f"then: kvlogd notify test {name}", "until then, what it would have told is told by kvlogd alerts")
+    do = (
+        advice(Outcome(fault, status)),
+        f"then: kvlogd notify test {name}",
+        "until then, what it would have told is told by kvlogd alerts",
+    )
     return _letter("warning", title, [Facts(tuple(facts)), Steps("What to do", do)], Severity.WARNING, host)
 
 

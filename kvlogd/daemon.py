@@ -9,13 +9,16 @@ from pathlib import Path
 
 from kvlogd import wire
 from kvlogd.clock import Clock, Waker
+from kvlogd.dispatch import Dispatch
 from kvlogd.endpoint import Endpoint, Hands
 from kvlogd.errands import Errands
 from kvlogd.errors import KvlogdError, StoreError
+from kvlogd.heartbeat import Heartbeat
 from kvlogd.herald import Herald, status_line
 from kvlogd.intake import BUDGET_BYTES, Intake
 from kvlogd.lock import OutsiderError
 from kvlogd.overview import status_of
+from kvlogd.postman import Postman
 from kvlogd.retention import Keep, tend
 from kvlogd.setup import Setup, load_setup
 from kvlogd.status import Mode, to_json
@@ -29,6 +32,10 @@ POLL_S = 1.0
 COMMIT_S = 10.0
 COMMIT_RECORDS = 20_000
 """A commit costs about 12 ms however small it is: few at rest, large ones for a backlog."""
+NEWS_S = 1.0
+"""An alert does not wait for the next commit."""
+FAREWELL_S = 3.0
+"""How long messages that are on their way may take at the end."""
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 TEND_S, FIRST_TEND_S, TEND_AGAIN_S = 3600.0, 300.0, 30.0
 """How often old rows are looked after, how soon after a start, and how soon again where there is more to do."""
@@ -62,6 +69,9 @@ class Daemon:
         self._stop_wanted = self._reload_wanted = False
         self._errands = Errands(waker.wake)
         self._started_s = clock.wall_s()
+        self._dispatch = Dispatch(Postman(waker.wake), voice, os.uname().nodename)
+        self._heartbeat = Heartbeat()
+        self._aim()
 
     # --- what others may ask, from a signal handler or another thread
 
@@ -103,7 +113,9 @@ class Daemon:
                         self._waker.wait(POLL_S)
                 self._notifier.stopping()
                 self._commit(self._clock.monotonic_s(), is_last=True)
+                self._farewell()
             finally:
+                self._dispatch.close()
                 self._let_go()
                 self._watch.close()
 
@@ -154,6 +166,7 @@ class Daemon:
         busy = self._read(now_s, wall_s)
         if self._is_commit_due(now_s):
             self._commit(now_s)
+        self._tell(now_s, wall_s)
         if now_s - self._tended_s >= TEND_S:
             self._tend(now_s, wall_s)
         if now_s - self._reported_s >= REPORT_S:
@@ -168,6 +181,7 @@ class Daemon:
             return
         try:
             self.intake = Intake(self.setup, self.store, now_s)
+            self._dispatch.take_up(self.setup, self.store, self._clock.wall_s())
         except StoreError as error:
             self._store_failed(error, now_s)
 
@@ -186,12 +200,14 @@ class Daemon:
     def _is_commit_due(self, now_s: float) -> bool:
         if self.intake is None:
             return False
-        return now_s - self._committed_s >= COMMIT_S or self.intake.pending() >= COMMIT_RECORDS
+        since_s = now_s - self._committed_s
+        is_urgent = since_s >= NEWS_S and self.intake.has_news()
+        return is_urgent or since_s >= COMMIT_S or self.intake.pending() >= COMMIT_RECORDS
 
     def _commit(self, now_s: float, *, is_last: bool = False) -> None:
         if self.intake is None or self.store is None:
             return
-        batch = self.intake.batch(now_s, is_last=is_last)
+        batch = self._dispatch.planned(self.intake.batch(now_s, is_last=is_last), self._clock.wall_s())
         try:
             if any(batch):
                 self.store.commit(batch)
@@ -201,6 +217,36 @@ class Daemon:
         self._herald.stored(batch, self._clock.wall_s())
         self._committed_s, self._retry_s = now_s, RETRY_S
         self._voice.relent("store")
+
+    def _tell(self, now_s: float, wall_s: float, *, is_last: bool = False) -> None:
+        """Send what is due, and take in what became of it."""
+        try:
+            self._dispatch.turn(self.intake, now_s, wall_s, is_last=is_last)
+        except StoreError as error:
+            self._store_failed(error, now_s)
+        self._heartbeat.beat(now_s, lambda: self._is_well(now_s, wall_s))
+
+    def _aim(self) -> None:
+        """Let the heartbeat go where the config says."""
+        config, url = self.setup.config.heartbeat, self.setup.heartbeat
+        if config is not None and url is not None:
+            self._heartbeat.aim(url.reveal(), config.every)
+        else:
+            self._heartbeat.aim(None, 0.0)
+
+    def _is_well(self, now_s: float, wall_s: float) -> bool:
+        """Tell whether logs, store, rules and channels all make progress."""
+        if self.intake is None or now_s - self._committed_s > 2 * COMMIT_S:
+            return False
+        is_read = all(health.state != "unreadable" for health in self.intake.health())
+        return is_read and self._dispatch.is_well(wall_s)
+
+    def _farewell(self) -> None:
+        """Wait a little for messages that are on their way, so that none is sent again at the next start."""
+        end_s = self._clock.monotonic_s() + FAREWELL_S
+        while self._dispatch.is_flying() and (now_s := self._clock.monotonic_s()) < end_s:
+            self._waker.wait(end_s - now_s)
+            self._tell(self._clock.monotonic_s(), self._clock.wall_s(), is_last=True)
 
     def _store_failed(self, error: StoreError, now_s: float) -> None:
         """Stop reading for a while: the logs keep what the store cannot take."""
@@ -258,10 +304,12 @@ class Daemon:
             self._commit(now_s, is_last=True)
             self._let_go()
             self.setup = setup
+            self._aim()
         self._voice.say(Level.NOTICE, f"reloaded: {len(setup.config.sources)} sources, {len(setup.rules)} rules")
         self._notifier.ready()
 
     def _let_go(self) -> None:
+        self._dispatch.let_go()
         if self.intake is not None:
             self.intake.close()
             self.intake = None

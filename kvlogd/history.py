@@ -10,6 +10,7 @@ from typing import Any
 from kvlogd import alerting, bookkeeping, rows, statements, telemetry
 from kvlogd.alerts import Standing
 from kvlogd.model import AlertEvent, Engine, Event, Gap, Run, Sight, Stats
+from kvlogd.outbox import Case, Notice, NoticeState, Silence
 from kvlogd.rows import Memory, Position
 
 _SIGHTS = """WITH cell AS (
@@ -61,6 +62,25 @@ class History:
             rows.standing(row)
             for row in self.read(f"{statements.select(alerting.ALERTS)} ORDER BY rule, scope, run_id")
         ]
+
+    def cases(self) -> list[Case]:
+        """Return what each channel knows of each alert, in the order in which that was learnt."""
+        sql = f"{statements.select(alerting.CASES)} ORDER BY seen, rule, scope, run_id"
+        return [rows.case(row) for row in self.read(sql)]
+
+    def notices(self, state: NoticeState | None = None) -> list[Notice]:
+        """Return the notices in one state or in all, oldest first."""
+        sql = f"{statements.select(alerting.NOTICES)} WHERE state = coalesce(?, state) ORDER BY notice_id"
+        return [rows.notice(row) for row in self.read(sql, [None if state is None else state.value])]
+
+    def last_notice_id(self) -> int:
+        """Return the highest number that a notice has, 0 where there is none."""
+        ((found,),) = self.read("SELECT max(notice_id) FROM notices")
+        return int(found or 0)
+
+    def silences(self) -> list[Silence]:
+        """Return all silences, those that have ended among them."""
+        return [Silence(*row) for row in self.read(f"{statements.select(alerting.SILENCES)} ORDER BY silence_id")]
 
     def places(self) -> list[Position]:
         """Return all positions, with what identifies a tailed file."""

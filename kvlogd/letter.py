@@ -1,10 +1,9 @@
 """The message about alerts: what an on-call engineer needs in ten seconds comes first, the same as text and as HTML.
 
-Pure. Promises a subject of one line that names the culprit and its yardstick, numbers from the evidence only, labels
-cleaned, and an alert id that a restart does not change. Does not decide who is told what, nor draw the picture.
+Pure. Promises a subject of one line that names the culprit and its yardstick, numbers from the evidence only and
+cleaned labels. Does not decide who is told what, nor draw the picture.
 """
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,8 +12,9 @@ from typing import NamedTuple
 
 from kvlogd import notice
 from kvlogd.layout import Code, Facts, Part, Steps, Words, as_html, as_text, one_line, shortened
-from kvlogd.model import AlertEvent, AlertKey, AlertState, Letter, NoticeKind, Panel, Run, Severity
+from kvlogd.model import AlertEvent, AlertState, Letter, NoticeKind, Panel, Run, Severity
 from kvlogd.panel import spark
+from kvlogd.proof import sql_for
 from kvlogd.quantity import about_text, duration_text, share_text
 from kvlogd.rules import Rule
 
@@ -64,13 +64,6 @@ class Item(NamedTuple):
     """From when until when it fired while nobody could be told; None while it still does."""
     device: Device | None = None
     run: Run | None = None
-
-
-def alert_id(key: AlertKey, fired_s: float) -> str:
-    """Return the name of one firing of an alert: short, and the same after a restart."""
-    run = "" if key.run is None else str(key.run)
-    name = "\0".join((key.rule, key.scope, run, str(round(fired_s))))
-    return hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:8]
 
 
 def compose(
@@ -132,8 +125,7 @@ def _prefix(kind: NoticeKind, severity: Severity | None, host: str, is_replay: b
 
 
 def _headline(kind: NoticeKind, items: Sequence[Item], more: int) -> str:
-    first = items[0].event
-    event = first._replace(key=first.key._replace(scope=short_scope(first.key.scope)))
+    event = _short(items[0].event)
     if kind is NoticeKind.SUMMARY or len({item.event.key.rule for item in items}) > 1:
         if len(items) + more > 1:
             return f"{_counted(items, more)}; first {notice.subject(event)}"
@@ -143,6 +135,14 @@ def _headline(kind: NoticeKind, items: Sequence[Item], more: int) -> str:
     engines = notice.count_text(len(items) + more, "engine")
     said = notice.subject(event).removeprefix(f"{event.key.rule} ")
     return f"{event.key.rule} on {engines}, first {said}"
+
+
+def _short(event: AlertEvent) -> AlertEvent:
+    """Return an alert that makes a short subject: the range of its time until full is told further down."""
+    evidence = {
+        name: value for name, value in event.evidence.items() if name not in ("full_in_low_s", "full_in_high_s")
+    }
+    return event._replace(key=event.key._replace(scope=short_scope(event.key.scope)), evidence=evidence)
 
 
 def _counted(items: Sequence[Item], more: int) -> str:
@@ -224,7 +224,9 @@ def _times_of(event: AlertEvent) -> list[tuple[str, str]]:
             ("it was", _was(event)),
             ("since", notice.clock_text(event.since_s)),
         ]
-    return [("since", notice.clock_text(event.since_s)), ("found", notice.clock_text(event.at_s))]
+    since, found = notice.clock_text(event.since_s), notice.clock_text(event.at_s)
+    day, _, time = found.partition(" ")
+    return [("since", since), ("found", time if since.startswith(day) else found)]
 
 
 def _bouts(item: Item) -> list[tuple[str, str]]:
@@ -259,12 +261,17 @@ def _speed(evidence: Mapping[str, float]) -> list[tuple[str, str]]:
     lost_per_h = evidence.get("lost_per_h", 0.0)
     if lost_per_h <= 0:
         return []
-    text = f"{notice.points_per_hour(-lost_per_h)} of the pool's free share"
+    text = f"{notice.points_per_hour(-lost_per_h)} of the pool"
     for unit in ("blocks", "tokens"):
         pool = _pool(evidence, unit)
         if pool:
-            text += f", {pool * lost_per_h:,.0f} {unit}/h"
+            text += f", {round_number(pool * lost_per_h):,.0f} {unit}/h"
     return [("speed", text)]
+
+
+def round_number(value: float) -> float:
+    """Return an estimate with three digits: it is known no better."""
+    return float(f"{value:.3g}")
 
 
 def _pool(evidence: Mapping[str, float], unit: str) -> float | None:
@@ -281,7 +288,10 @@ def _load(evidence: Mapping[str, float]) -> list[tuple[str, str]]:
     if high < 0.5:
         return [("load", "compared with nothing running")]
     load = f"{low:.0f}" if high - low < 1 else f"{low:.0f} to {high:.0f}"
-    return [("load", f"compared at {load} requests running, now and at the start of this run")]
+    if not {"stretch_s", "apart_s"} <= evidence.keys():
+        return [("load", f"compared at {load} requests running")]
+    latest, earlier = duration_text(evidence["stretch_s"]), duration_text(evidence["apart_s"])
+    return [("load", f"compared at {load} requests running: the latest {latest} with those {earlier} before")]
 
 
 def _loss(evidence: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -321,15 +331,16 @@ def _engine(run: Run | None, at_s: float) -> list[tuple[str, str]]:
 
 def _drawing(panel: Panel) -> Part:
     line = spark(panel)
-    start, end = clock_time(panel.ts_s[0]), clock_time(panel.ts_s[-1])
+    start, end = clock_time(panel.ts_s[0]).removesuffix(" UTC"), clock_time(panel.ts_s[-1])
     known = [share for share in panel.free_share if share is not None]
     ends = f"{share_text(known[0])} to {share_text(known[-1])}" if known else "unknown"
-    return Code(f"Free blocks, {start} to {end}: {ends}", tuple(line))
+    title = f"Free blocks, {start} to {end}: {ends}; bars from {100 * line.bottom:.0f} to {100 * line.top:.0f} %"
+    return Code(title, (line.bars, *((line.marks,) if line.marks else ())))
 
 
 def _commands(items: Sequence[Item], is_replay: bool) -> list[Part]:
     db = "--db STORE " if is_replay else ""
-    sql = Code("Its numbers, in SQL", (f"kvlogd sql {db}{notice.double_quoted(notice.sql_for(items[0].event))}",))
+    sql = Code("Its numbers, in SQL", (f"kvlogd sql {db}{notice.double_quoted(sql_for(items[0].event))}",))
     if is_replay:
         return [sql]
     firing = [item.event.key for item in items if _fires(item)]

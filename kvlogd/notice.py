@@ -1,4 +1,4 @@
-"""The words of a finding: the subject that wakes somebody, the evidence, what to do, and the SQL that shows it.
+"""The words of a finding: the subject that wakes somebody, the evidence, what to do.
 
 Pure. Every number comes from the finding's evidence; the only text from outside is the engine's label, cleaned.
 """
@@ -285,16 +285,6 @@ def evidence_lines(evidence: Mapping[str, float]) -> list[str]:
     shown = [(words, _number(known[name], unit)) for name, (words, unit) in EVIDENCE.items() if name in known]
     width = max((len(words) for words, _ in shown), default=0)
     return [f"{words:<{width}}  {number}" for words, number in shown]
-
-
-def sql_for(event: AlertEvent) -> str:
-    """Return the query that shows what the finding is about, from half an hour before it began."""
-    start, end = when_text(event.since_s - 1800), when_text(event.at_s + 1800)
-    label = label_text(event.key.scope).replace("'", "''")
-    return (
-        "SELECT ts, running, waiting, generation_tps, kv_usage FROM kv JOIN engines USING (engine_id) "  # noqa: S608
-        f"WHERE label = '{label}' AND ts BETWEEN '{start}' AND '{end}' ORDER BY ts"
-    )
 
 
 def double_quoted(text: str) -> str:

@@ -8,13 +8,12 @@ import json
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from kvlogd.config import ChannelConfig
-    from kvlogd.model import Letter, Outcome
+    from kvlogd.model import Outcome
 
 _FINE, _FAILED = 0, 1
 _LOOK_S = 0.5
@@ -84,6 +83,7 @@ def _chosen(config: Path | None, name: str | None) -> "Sequence[ChannelConfig]":
 
 def trials(channels: "Sequence[ChannelConfig]") -> Iterator[Trial]:
     """Yield what became of each channel's test message, the quickest first."""
+    from kvlogd import bulletin
     from kvlogd.advice import advice
     from kvlogd.channel import url
     from kvlogd.clock import Clock, Waker
@@ -102,7 +102,8 @@ def trials(channels: "Sequence[ChannelConfig]") -> Iterator[Trial]:
             except ConfigError as fault:
                 yield Trial(channel.name, Outcome(Fault.UNUSABLE), 0.0, str(fault))
                 continue
-            postman.send(ticket, channel.name, secret.reveal(), _letter(channel.name), None, began_s)
+            letter = bulletin.trial(channel.name, host=socket.gethostname(), at_s=clock.wall_s())
+            postman.send(ticket, channel.name, secret.reveal(), letter, None, began_s)
             waiting[ticket] = channel.name
         while waiting:
             waker.wait(_LOOK_S)
@@ -112,15 +113,3 @@ def trials(channels: "Sequence[ChannelConfig]") -> Iterator[Trial]:
     finally:
         postman.close()
         waker.close()
-
-
-def _letter(channel: str) -> "Letter":
-    from kvlogd.model import Letter
-
-    host = socket.gethostname()
-    lines = (
-        f"This is a test of the channel {channel} by kvlogd on {host}.",
-        "Nothing is wrong: what kvlogd finds will arrive here.",
-    )
-    html = "".join(f"<p>{escape(line)}</p>" for line in lines)
-    return Letter(f"kvlogd on {host}: test of channel {channel}", "\n".join(lines), html, None)

@@ -1,4 +1,4 @@
-"""What a chart of one engine shows, made of its samples, and the same in two lines of text. Pure.
+"""What a chart of one engine shows, made of its samples, and the same in a line of text. Pure.
 
 Promises few points however long the time is, with the lowest and the highest usage of neighbouring samples among them,
 and holes where nothing was read. The fitted line is the finding's, see `chart.fit_of`.
@@ -7,7 +7,7 @@ and holes where nothing was read. The fitted line is the finding's, see `chart.f
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kvlogd import chart
 from kvlogd.curve import median
@@ -20,6 +20,8 @@ BEFORE_S, BEFORE_SHARE = 1800.0, 0.3
 SILENT_STEPS = 3.0
 """A silence of more steps between two samples is a hole."""
 SPARK_CELLS = 32
+WHOLE_FROM = 0.4
+"""Movement of the free share from which on bars show the whole pool."""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -95,8 +97,19 @@ def _fit(event: AlertEvent, sights: Sequence[Sight], ended_s: float | None) -> c
 _NONE = chart.Level(0.0, 0.0, 0.0)
 
 
-def spark(panel: Panel) -> list[str]:
-    """Return the free share as bars, the least in each part of the time, and below them what happened when."""
+class Spark(NamedTuple):
+    """A line of bars: the least free share in each part of the time; `·` where nothing was read."""
+
+    bars: str
+    marks: str
+    """What happened when, to stand below the bars; empty where there is nothing to mark."""
+    bottom: float
+    """The free share that the lowest bar stands for."""
+    top: float
+
+
+def spark(panel: Panel) -> Spark:
+    """Return the free share as a line of text."""
     # where there are few samples, bars without one would look like holes
     cells = min(SPARK_CELLS, max(8, sum(share is not None for share in panel.free_share) // 3))
     start_s, end_s = panel.ts_s[0], panel.ts_s[-1]
@@ -117,9 +130,18 @@ def spark(panel: Panel) -> list[str]:
     if start_s <= panel.firing_s < end_s - width_s:  # at the right edge it says nothing
         marks[cell(panel.firing_s)] = "^"
     legend = [words for mark, words in (("^", "^ alert"), ("R", "R restart")) if mark in marks]
-    bars = "".join("·" if share is None else _bar(share) for share in lowest)
-    return [bars, *([f"{''.join(marks)} {', '.join(legend)}"] if legend else [])]
+    bottom, top = _scale([share for share in lowest if share is not None])
+    bars = "".join("·" if share is None else _bar((share - bottom) / (top - bottom)) for share in lowest)
+    return Spark(bars, f"{''.join(marks)} {', '.join(legend)}" if legend else "", bottom, top)
 
 
-def _bar(share: float) -> str:
-    return _BARS[min(len(_BARS) - 1, max(0, round(share * (len(_BARS) - 1))))]
+def _scale(shares: Sequence[float]) -> tuple[float, float]:
+    """Return from where to where the bars reach: the whole pool, or the tenths around what hardly moves in it."""
+    if not shares or max(shares) - min(shares) >= WHOLE_FROM:
+        return 0.0, 1.0
+    bottom = min(0.9, math.floor(10 * min(shares)) / 10)
+    return bottom, max(bottom + 0.1, math.ceil(10 * max(shares)) / 10)
+
+
+def _bar(height: float) -> str:
+    return _BARS[min(len(_BARS) - 1, max(0, round(height * (len(_BARS) - 1))))]

@@ -17,6 +17,7 @@ from kvlogd.chart import STYLE, Axis, Fit, Level, Mark, Point, Span, chart, cloc
 from kvlogd.errors import ConfigError
 from kvlogd.model import AlertEvent, Engine, Run, Severity
 from kvlogd.outcome import Episode, Outcome, SourceReport, episodes_in
+from kvlogd.proof import sql_for
 from kvlogd.quantity import duration_text
 from kvlogd.rules import Rule
 from kvlogd.store import Store
@@ -241,7 +242,7 @@ def _finding(episode: Episode, number: int | None, chart_id: int | None, advice:
         f'<article class="{fired.severity.value}"><h3><span class="pill {fired.severity.value}">'
         f"{fired.severity.value}</span> {escaped(notice.subject(fired))}{link}</h3><dl>{when}</dl>"
         f'<div class="two">{table}{advice}</div>'
-        f"<h4>The records, in SQL</h4><pre>{escaped(notice.sql_for(fired))}</pre></article>"
+        f"<h4>Its numbers, in SQL</h4><pre>{escaped(sql_for(fired))}</pre></article>"
     )
 
 

@@ -115,14 +115,15 @@ def run_file(path: Path, rules: Mapping[str, Rule]) -> Iterator[Result]:
         if case.log is not None and not (path.parent / case.log).exists():
             yield Result(path, rule.id, case.name, (), "its log is not there", "")
             continue
-        records = list(_records(case, case.series or {}, 0)) if case.log is None else None
+        records = list(records_of(case, case.series or {}, 0)) if case.log is None else None
         events = _run_series(rule, case, records) if records is not None else _run_log(rule, case, path.parent)
         first_s = records[0].ts_s if records else None
         faults = [fault for expect in case.expect for fault in _faults(expect, events, first_s)]
         yield Result(path, rule.id, case.name, faults, "", _chart(records, events) if faults and records else "")
 
 
-def _records(case: Case, texts: Mapping[str, str], index: int) -> Iterator[Stats]:
+def records_of(case: Case, texts: Mapping[str, str], index: int) -> Iterator[Stats]:
+    """Yield the records that the series of one engine say."""
     columns = {name: series(text) for name, text in texts.items()}
     for i, row in enumerate(zip_longest(*columns.values())):
         values: dict[str, Any] = {name: value for name, value in zip(columns, row, strict=True) if value is not None}
@@ -138,6 +139,11 @@ def _records(case: Case, texts: Mapping[str, str], index: int) -> Iterator[Stats
 
 
 def _run_series(rule: Rule, case: Case, records: Sequence[Stats]) -> list[AlertEvent]:
+    return [event for event in played(rule, case, records).harvest().alert_events if not event.engine_index]
+
+
+def played(rule: Rule, case: Case, records: Sequence[Stats]) -> Pipeline:
+    """Return a pipeline that has taken the records of a case, those of its siblings and its events."""
     engine = case.engine
     pipeline = Pipeline("case", Ids(), [rule])
     numbers = {"num_gpu_blocks": float(engine.blocks), "block_size": float(engine.block_size)}
@@ -150,13 +156,13 @@ def _run_series(rule: Rule, case: Case, records: Sequence[Stats]) -> list[AlertE
     pipeline.take([Event(START_S - 50, EventKind.BLOCKS, 1, None, numbers)])
     pipeline.take([Event(START_S - 50, EventKind.KV_TOKENS, 1, None, tokens)])
     others = [Event(START_S + event.at, event.kind, 1) for event in case.events]
-    siblings = [one for i, texts in enumerate(case.siblings, 1) for one in _records(case, texts, i)]
+    siblings = [one for i, texts in enumerate(case.siblings, 1) for one in records_of(case, texts, i)]
     lines: list[Stats | Event] = [*records, *siblings, *others]
     lines.sort(key=lambda line: line.ts_s or 0.0)
     pipeline.take(lines)
     length = max(len(series(text)) for text in (case.series or {"": "0 x1"}).values())
     pipeline.advance(START_S + length * engine.interval)
-    return [event for event in pipeline.harvest().alert_events if not event.engine_index]
+    return pipeline
 
 
 def _run_log(rule: Rule, case: Case, folder: Path) -> list[AlertEvent]:

@@ -6,12 +6,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kvlogd.channel import Secret, flaw_fault, urls
-from kvlogd.config import Config, load_config
+from kvlogd.channel import Secret, flaw_fault, url, urls
+from kvlogd.config import ChannelConfig, Config, HeartbeatConfig, load_config
 from kvlogd.errors import ConfigError
 from kvlogd.postman import flaws
 from kvlogd.quantity import nearest
 from kvlogd.rules import Rule, load_rules, shipped_folder
+from kvlogd.stamp import zone
 from kvlogd.yamlfile import FaultsError
 
 
@@ -23,6 +24,8 @@ class Setup(NamedTuple):
     urls: Mapping[str, Secret] = MappingProxyType({})
     is_asked: bool = True
     """False where Apprise could not be asked in time whether it understands the URLs."""
+    heartbeat: Secret | None = None
+    """The URL of the heartbeat."""
 
 
 def load_setup(
@@ -43,7 +46,20 @@ def load_setup(
     _refuse_what_reaches_nobody(config, used)
     skipped = by_hand and "CREDENTIALS_DIRECTORY" not in os.environ
     found = urls([c for c in config.channels if not (skipped and c.credential is not None)], os.environ)
-    return Setup(config, used, MappingProxyType(found), _refuse_flaws(config, found, known))
+    heartbeat = None if config.heartbeat is None else _heartbeat(config.heartbeat, skipped=skipped)
+    return Setup(config, used, MappingProxyType(found), _refuse_flaws(config, found, known), heartbeat)
+
+
+def _heartbeat(config: HeartbeatConfig, *, skipped: bool) -> Secret | None:
+    if skipped and config.credential is not None:
+        return None
+    place = config.model_dump(include={"url_file", "url_env", "credential"})
+    found = url(ChannelConfig(name="heartbeat", **place), os.environ)
+    if found.masked() not in ("http://***", "https://***"):
+        raise ConfigError(
+            f"{found.masked()}: is no address of the web", where="heartbeat", mend="begin it with https://"
+        )
+    return found
 
 
 def _changed(rule: Rule, config: Config) -> Rule:
@@ -57,6 +73,9 @@ def _changed(rule: Rule, config: Config) -> Rule:
 
 def _refuse_what_reaches_nobody(config: Config, rules: Sequence[Rule]) -> None:
     names = [channel.name for channel in config.channels]
+    for channel in config.channels:
+        if channel.quiet is not None and channel.quiet.timezone is not None:
+            zone(channel.quiet.timezone)
     faults = [
         ConfigError(f"notify: no channel {name}", where=str(rule.path), mend=nearest(name, names))
         for rule in rules

@@ -9,6 +9,7 @@ from shlex import quote
 from kvlogd import notice
 from kvlogd.model import AlertEvent, AlertState, Run, Severity
 from kvlogd.outcome import Outcome, SourceReport, episodes_in
+from kvlogd.proof import sql_for
 from kvlogd.quantity import duration_text
 from kvlogd.rules import Rule
 
@@ -103,7 +104,7 @@ def _block(
         for step in rule.do:
             yield f"      - {step}"
     if db is not None:
-        query = notice.double_quoted(notice.sql_for(fired))
+        query = notice.double_quoted(sql_for(fired))
         yield f"    {_DIM if colour else ''}kvlogd sql --db {quote(str(db))} {query}{plain}"
 
 

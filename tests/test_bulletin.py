@@ -10,10 +10,10 @@ AT_S = START_S + 3600
 
 def test_a_test_says_that_nothing_is_wrong() -> None:
     found = bulletin.trial("ops-mail", host="gpu-07", at_s=START_S)
-    assert found.subject == "[test gpu-07] kvlogd can reach you through ops-mail"
+    assert found.subject == "[test gpu-07] test of channel ops-mail by kvlogd"
     assert found.severity is None
-    assert "nothing is wrong" in found.text
-    assert "nothing is wrong" in found.html
+    assert "Nothing is wrong" in found.text
+    assert "Nothing is wrong" in found.html
 
 
 @pytest.mark.parametrize("fault", Fault)

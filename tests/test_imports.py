@@ -49,23 +49,30 @@ MAY_IMPORT = {
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",
     "alerts": "",
+    "outbox": "alerts",
+    "line": "outbox",
+    "plan": "alerts line outbox",
+    "page": "bulletin letter outbox panel plan rules",
+    "dispatch": "config intake line outbox page plan postman rows setup stamp store voice",
+    "heartbeat": "",
     "evaluate": "window kinds rules alerts engines",
     "pipeline": "alerts engines window evaluate rules course",
     "notice": "quantity",
     "outcome": "",
+    "proof": "notice",
+    "tell": "notice outcome proof quantity rules",
     "parcel": "",
     "reply": "",
     "sender": "parcel picture reply",
     "postman": "parcel",
     "channel": "config parcel systemd yamlfile",
     "advice": "quantity",
-    "notifycli": "advice channel clock config postman quantity",
-    "tell": "notice outcome quantity rules",
+    "notifycli": "advice bulletin channel clock config postman quantity",
     "layout": "",
     "panel": "chart curve",
-    "letter": "layout notice panel quantity rules",
+    "letter": "layout notice panel proof quantity rules",
     "picture": "chart notice quantity",
-    "bulletin": "layout letter notice quantity",
+    "bulletin": "advice layout letter notice quantity",
     "minutes": "",
     "table": "",
     "telemetry": "table",
@@ -75,12 +82,12 @@ MAY_IMPORT = {
     "schema": "alerting bookkeeping table telemetry views",
     "statements": "table",
     "arrow": "table",
-    "rows": "alerts",
+    "rows": "alerts outbox",
     "lock": "",
     "transaction": "alerting arrow bookkeeping rows statements table telemetry",
     "lease": "",
     "disk": "",
-    "history": "alerting alerts bookkeeping rows statements telemetry",
+    "history": "alerting alerts bookkeeping outbox rows statements telemetry",
     "migration": "disk schema transaction",
     "snapshot": "disk lock",
     "days": "",
@@ -95,7 +102,7 @@ MAY_IMPORT = {
     "piece": "rows",
     "clock": "",
     "stream": "envelope grammar parse piece pipeline rows scan stamp",
-    "setup": "channel config postman quantity rules yamlfile",
+    "setup": "channel config postman quantity rules stamp yamlfile",
     "voice": "",
     "feed": "piece stream",
     "revival": "alerts engines memory pipeline rules store stream",
@@ -107,7 +114,8 @@ MAY_IMPORT = {
     "overview": "alerts intake piece pipeline status stream voice",
     "herald": "notice piece rows voice",
     "daemon": (
-        "clock endpoint errands herald intake lock overview retention setup status store systemd voice watch wire"
+        "clock dispatch endpoint errands heartbeat herald intake lock overview postman retention setup status store "
+        "systemd voice watch wire"
     ),
     "service": "clock daemon systemd voice",
     "memory": "engines pipeline rules",
@@ -123,7 +131,7 @@ MAY_IMPORT = {
     "watch": "",
     "sidecar": "",
     "chart": "",
-    "report": "chart notice outcome quantity rules rows store",
+    "report": "chart notice outcome proof quantity rules rows store",
     "progress": "",
     "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store cutter",
     "systemd": "",
@@ -159,6 +167,12 @@ MAY_NAME = {
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
+    "pace minutes statements days rollup course table telemetry alerting bookkeeping views "
+    "outbox line plan"
+    "parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
+    "advice parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
+    "pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "
+    "letter bulletin panel proof"
     "advice parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "
     "letter bulletin panel"
 )

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from kvlogd import notice
 from kvlogd.layout import MOST_CHARS
-from kvlogd.letter import MOST_SUBJECT, Device, Item, alert_id, compose, device_text, foremost
+from kvlogd.letter import MOST_SUBJECT, Device, Item, compose, device_text, foremost
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Letter, NoticeKind, Panel, Run, Severity
+from kvlogd.outbox import alert_id
 from kvlogd.rules import load_rules, shipped_folder
 from tests.lines import START_S
 
@@ -19,6 +20,7 @@ LEAK = {
     "shift": 0.06, "shift_error": 0.004, "lost_per_h": 0.021, "running_low": 8.0, "running_high": 8.4,
     "usage_now": 0.82, "full_in_s": 7 * HOUR, "full_in_low_s": 5 * HOUR, "full_in_high_s": 9 * HOUR,
     "blocks_lost": 600.0, "tokens_lost": 9600.0, "turnovers": 12.0,
+    "stretch_s": 1800.0, "apart_s": 3 * HOUR, "compared_s": 3 * HOUR, "last_s": START_S + 3 * HOUR,
 }  # fmt: skip
 PANEL = Panel(
     "vllm.log/1", (START_S, START_S + 3600, START_S + 7200), (0.9, None, 0.2), (8, None, 8), (0, None, 2),
@@ -61,22 +63,21 @@ def test_a_page_says_everything_in_order() -> None:
     found = letter(item(event(), device=Device(71.1, 71.2, 80.0), run=run), panel=PANEL)
     minus = notice.MINUS
     assert found.subject == (
-        f"[critical gpu-07] kv-leak vllm.log/1: free blocks {minus}2.1 points/h at 8 running for 3 h; "
-        "full in about 7 h (5 h to 9 h)"
+        f"[critical gpu-07] kv-leak vllm.log/1: free blocks {minus}2.1 points/h at 8 running for 3 h; full in about 7 h"
     )
     assert found.severity is Severity.CRITICAL
     wanted = [
-        f"kv-leak vllm.log/1: free blocks {minus}2.1 points/h at 8 running for 3 h; full in about 7 h (5 h to 9 h)",
+        f"kv-leak vllm.log/1: free blocks {minus}2.1 points/h at 8 running for 3 h; full in about 7 h",
         "since: 2026-11-29 14:00:00 UTC",
-        "found: 2026-11-29 17:00:00 UTC",
+        "found: 17:00:00 UTC",
         "full: in about 7 h (5 h to 9 h), 00:00 UTC",
-        f"speed: {minus}2.1 points/h of the pool's free share, 210 blocks/h, 3,360 tokens/h",
-        "load: compared at 8 requests running, now and at the start of this run",
+        f"speed: {minus}2.1 points/h of the pool, 210 blocks/h, 3,360 tokens/h",
+        "load: compared at 8 requests running: the latest 30 min with those 3 h before",
         "lost so far: 6.0 ± 0.4 % of the pool, 600 blocks, 9,600 tokens",
         "device memory: flat at 71.2 of 80 GiB: nvidia-smi cannot see this",
         "engine: vLLM 0.19.1, qwen, up for 4 h",
         "pool in use now: 82.0 %",
-        "Free blocks, 14:00 UTC to 16:00 UTC: 90.0 % to 20.0 %:",
+        "Free blocks, 14:00 to 16:00 UTC: 90.0 % to 20.0 %; bars from 0 to 100 %:",
         "1. plan a restart of this engine before the pool is full; drain it first",
         "kvlogd alerts",
         "kvlogd silence kv-leak@vllm.log/1 2h",
@@ -175,17 +176,6 @@ def test_device_memory(device: Device, wanted: str) -> None:
     assert "nvidia-smi" not in device_text(device, is_pool=False)
 
 
-def test_an_alert_keeps_its_id() -> None:
-    key = AlertKey("kv-leak", "vllm.log/1", 2)
-    assert alert_id(key, START_S) == alert_id(key, START_S + 1e-4) == "8bb884c9"
-    others = {
-        alert_id(key, START_S + 60),
-        alert_id(key._replace(run=None), START_S),
-        alert_id(key._replace(run=3), START_S),
-    }
-    assert len(others | {alert_id(key, START_S)}) == 4
-
-
 HOSTILE = "<!channel> <b>x</b>\r\nBcc: y@example.com\n\x1b[31m`$(id)` 'q' \u202e"
 
 
@@ -199,8 +189,10 @@ def test_a_hostile_label_stays_text() -> None:
     assert "\u202e" not in found.text + found.html
     assert "\nBcc:" not in found.text
     assert not re.search(r"<(b|script|!channel)>", found.html)
-    assert "\\$(id)" in found.text  # in double quotes of the shell
-    assert "''q''" in found.text
+    of_no_life = event(evidence={})._replace(key=AlertKey("kv-leak", HOSTILE, None))
+    [command] = [line for line in letter(item(of_no_life)).text.splitlines() if "kvlogd sql" in line]
+    assert "\\$(id)" in command  # in double quotes of the shell
+    assert "''q''" in command
 
 
 EVIDENCE = st.dictionaries(

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,7 @@ def test_what_is_over_has_no_trend_any_more() -> None:
     assert (panel.trend, panel.full_s, panel.over_s) == (None, None, told.at_s)
 
 
-def panel_of(free: list[float | None], **marks: float) -> Panel:
+def panel_of(free: Sequence[float | None], **marks: float) -> Panel:
     times = tuple(START_S + 60 * i for i in range(len(free)))
     zero = tuple(0.0 for _ in free)
     firing_s = START_S + marks.get("firing", 1e9)
@@ -108,7 +109,8 @@ def panel_of(free: list[float | None], **marks: float) -> Panel:
 
 def test_a_line_of_bars_is_high_where_the_pool_is_free() -> None:
     free: list[float | None] = [1 - i / 95 for i in range(96)]
-    [bars] = spark(panel_of(free))
+    bars, marks, bottom, top = spark(panel_of(free))
+    assert (marks, bottom, top) == ("", 0.0, 1.0)
     assert len(bars) == 32
     assert bars[0] == "█"
     assert bars[-1] == "▁"
@@ -117,15 +119,25 @@ def test_a_line_of_bars_is_high_where_the_pool_is_free() -> None:
 
 def test_below_the_bars_stands_what_happened() -> None:
     free: list[float | None] = [*[0.5] * 40, *[None] * 16, *[1.0] * 40]
-    bars, marks = spark(panel_of(free, firing=41 * 60, restart=57 * 60))
+    bars, marks, *_ = spark(panel_of(free, firing=41 * 60, restart=57 * 60))
     assert "·" in bars
     assert (marks.index("^"), marks.index("R")) == (11, 15)
     assert marks.endswith(" ^ alert, R restart")
 
 
 def test_few_samples_make_a_short_line() -> None:
-    assert spark(panel_of([0.5])) == ["▅·······"]
-    assert len(spark(panel_of([0.5] * 36))[0]) == 12
+    assert spark(panel_of([0.55])).bars == "▅·······"
+    assert len(spark(panel_of([0.5] * 36)).bars) == 12
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "scale"),
+    [(0.91, 0.97, (0.9, 1.0)), (0.31, 0.65, (0.3, 0.7)), (0.2, 0.7, (0.0, 1.0)), (1.0, 1.0, (0.9, 1.0))],
+)
+def test_what_hardly_moves_is_shown_larger(low: float, high: float, scale: tuple[float, float]) -> None:
+    line = spark(panel_of([*[high] * 40, *[low] * 40]))
+    assert (line.bottom, line.top) == pytest.approx(scale)
+    assert line.bars[0] > line.bars[-1] or low == high
 
 
 def test_the_memory_of_the_gpus_beside_it(tmp_path: Path) -> None:
