@@ -208,6 +208,15 @@ def _check(arguments: argparse.Namespace) -> int:
     setup = load_setup(arguments.config, [arguments.rules] if arguments.rules else [], by_hand=True)
     if not setup.is_asked:
         raise ConfigError("Apprise did not come to look at the URLs in time", where="channels", mend="try again")
+    if any(rule.query is not None for rule in setup.rules):
+        from kvlogd.inquiry import faults
+        from kvlogd.replay import opened_store
+        from kvlogd.yamlfile import FaultsError
+
+        with opened_store(None) as store:
+            found = list(faults(setup.rules, store))
+        if found:
+            raise FaultsError(found)
     unseen = len(setup.config.channels) - len(setup.urls)
     aside = f" ({unseen} of them by credentials, which only the service can read)" if unseen else ""
     channels = len(setup.config.channels)
@@ -261,6 +270,8 @@ def _rules_show(arguments: argparse.Namespace) -> int:
         print(f"- {step}")
     for kind in rule.kinds():
         print(f"\n{about(kind)}")
+    if rule.query is not None:
+        print(f"\n{rule.query.query.strip()}")
     return FINE
 
 

@@ -56,7 +56,9 @@ MAY_IMPORT = {
     "dispatch": "config intake line outbox page plan postman rows setup stamp store voice",
     "heartbeat": "",
     "evaluate": "window kinds rules alerts engines",
-    "pipeline": "alerts engines window evaluate rules course",
+    "agenda": "rules",
+    "pipeline": "agenda alerts engines window evaluate rules course",
+    "inquiry": "pipeline rows rules sqlgate",
     "notice": "quantity",
     "outcome": "",
     "proof": "notice",
@@ -107,7 +109,8 @@ MAY_IMPORT = {
     "feed": "piece stream",
     "revival": "alerts engines memory pipeline rules store stream",
     "intake": (
-        "alerts config container feed journal memory piece pipeline revival rows setup source stamp store stream tail"
+        "alerts config container feed inquiry journal memory piece pipeline revival rows setup source stamp store "
+        "stream tail"
     ),
     "errands": "",
     "container": "docker followed piece recall rows tail",
@@ -135,6 +138,7 @@ MAY_IMPORT = {
     "progress": "",
     "rehearsal": "channel clock config dispatch outcome page plan postman rules",
     "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store cutter",
+    "replay": "engines envelope inquiry outcome parse pipeline rows rules scan sidecar source stamp store cutter",
     "systemd": "",
     "wire": "systemd",
     "caller": "wire",
@@ -142,7 +146,7 @@ MAY_IMPORT = {
     "ask": "progress rows sheet status wire",
     "live": "ask config lock progress rows sheet sqlgate status store wire",
     "status": "quantity",
-    "ruletest": "engines fields pipeline quantity replay rules yamlfile alerts",
+    "ruletest": "engines fields inquiry pipeline quantity replay rows rules yamlfile alerts",
     "cli": EVERYTHING,
 }
 
@@ -176,6 +180,7 @@ PURE = (
     "letter bulletin panel proof"
     "advice parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "
     "letter bulletin panel"
+    "pace minutes statements days rollup course table telemetry alerting bookkeeping views agenda"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
