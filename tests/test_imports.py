@@ -137,7 +137,6 @@ MAY_IMPORT = {
     "report": "chart notice outcome proof quantity rules rows store",
     "progress": "",
     "rehearsal": "channel clock config dispatch outcome page plan postman rules",
-    "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store cutter",
     "replay": "engines envelope inquiry outcome parse pipeline rows rules scan sidecar source stamp store cutter",
     "systemd": "",
     "wire": "systemd",
