@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvlogd import __version__, live, notifycli, storecli
+from kvlogd import __version__, alertcli, live, notifycli, storecli
 from kvlogd.errors import ConfigError, KvlogdError
 
 FINE, FOUND, WRONG = 0, 1, 2
@@ -57,6 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_replay(commands)
     _add_run(commands)
     live.add_commands(commands)
+    alertcli.add_commands(commands)
     _add_check(commands)
     _add_rules(commands)
     notifycli.add(commands)
