@@ -161,8 +161,8 @@ class Daemon:
             fault = self._endpoint.health()
             wall_s = self._clock.wall_s()
             complaints.append(Complaint("socket", fault.last_fault or "", wall_s, wall_s, fault.faults, 0.0))
-        known = status_of(self.intake, path, complaints, self._mode(), self._started_s, self._clock.wall_s())
-        return to_json(known)
+        times = (self._started_s, self._clock.wall_s())
+        return to_json(status_of(self.intake, path, complaints, self._mode(), *times, self._dispatch.channels()))
 
     def _silence(self, request: Mapping[str, Any]) -> list[Mapping[str, object]]:
         if self.store is None:
@@ -295,7 +295,9 @@ class Daemon:
         self._herald.idle(self.intake.without_evidence())
         self._watch.follow(self.intake.folders() if self.setup.config.watch else set(), now_s)
         behind = sum(one.behind_bytes or 0 for one in health)
-        self._notifier.status(status_line(*self.intake.totals(), len(health), behind, self._mode()))
+        line = status_line(*self.intake.totals(), len(health), behind, self._mode())
+        bad = [channel.name for channel in self._dispatch.channels() if channel.line.is_bad]
+        self._notifier.status(f"{line}, out of order: {', '.join(bad)}" if bad else line)
 
     def _mode(self) -> Mode:
         return Mode(self._watch.mode) if self.setup.config.watch else Mode.POLLING

@@ -92,6 +92,26 @@ class RuleStatus(NamedTuple):
     """Why it abstains or is broken; kvlogd's own words."""
 
 
+class ChannelState(StrEnum):
+    """Whether a channel takes messages."""
+
+    FINE = "fine"
+    FAILING = "failing"
+    OUT_OF_ORDER = "out of order"
+
+
+class ChannelStatus(NamedTuple):
+    """One channel."""
+
+    name: str
+    state: ChannelState
+    waiting: int = 0
+    """Messages that wait for it."""
+    sent_s: float | None = None
+    """When it last took one since the daemon started."""
+    why: str = ""
+
+
 class Trouble(NamedTuple):
     """Something that went wrong inside kvlogd, and how often."""
 
@@ -121,6 +141,7 @@ class Status(NamedTuple):
     engines: tuple[EngineStatus, ...] = ()
     rules: tuple[RuleStatus, ...] = ()
     troubles: tuple[Trouble, ...] = ()
+    channels: tuple[ChannelStatus, ...] = ()
 
 
 _LISTS: dict[str, type[Any]] = {
@@ -128,12 +149,14 @@ _LISTS: dict[str, type[Any]] = {
     "engines": EngineStatus,
     "rules": RuleStatus,
     "troubles": Trouble,
+    "channels": ChannelStatus,
 }
 _ENUMS: dict[tuple[type[Any], str], type[StrEnum]] = {
     (Status, "mode"): Mode,
     (SourceStatus, "state"): SourceState,
     (RuleStatus, "state"): RuleState,
     (RuleStatus, "severity"): Severity,
+    (ChannelStatus, "state"): ChannelState,
 }
 
 
@@ -162,7 +185,14 @@ def _record(kind: type[Any], fields: Mapping[str, Any]) -> Any:
 
 def status_text(status: Status, *, colour: bool = False) -> str:
     """Return the status for people: aligned, 80 columns, colour where it is wanted."""
-    parts = [_head(status), _sources(status), _engines(status), _rules(status, colour), _troubles(status)]
+    parts = [
+        _head(status),
+        _sources(status),
+        _engines(status),
+        _rules(status, colour),
+        _channels(status),
+        _troubles(status),
+    ]
     lines = [line for part in parts if part for line in ["", *part]][1:]
     if not colour:
         return "\n".join(lines)
@@ -224,6 +254,14 @@ def _rules(status: Status, colour: bool) -> list[str]:
 
 def _tinted(line: str, rule: RuleStatus) -> str:
     return f"{COLOURS[rule.severity.value] if rule.state is RuleState.FIRING else _DIM}{line}{PLAIN}"
+
+
+def _channels(status: Status) -> list[str]:
+    rows = [
+        [c.name, c.state.value, str(c.waiting), "" if c.sent_s is None else _ago(status, c.sent_s), c.why]
+        for c in status.channels
+    ]
+    return aligned(["channel", "state", "waiting", "sent", "why"], rows, right={2, 3})
 
 
 def _troubles(status: Status) -> list[str]:

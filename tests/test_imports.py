@@ -114,7 +114,7 @@ MAY_IMPORT = {
     ),
     "errands": "",
     "container": "docker followed piece recall rows tail",
-    "overview": "alerts intake piece pipeline status stream voice",
+    "overview": "alerts dispatch intake piece pipeline status stream voice",
     "herald": "notice piece rows voice",
     "daemon": (
         "board clock dispatch endpoint errands heartbeat herald intake lock overview postman retention setup silencing "
