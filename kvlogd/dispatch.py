@@ -70,7 +70,7 @@ class Dispatch:
         last_id = store.last_notice_id()
         ledger = Ledger(store.cases(), store.notices(NoticeState.WAITING), store.silences(), last_id)
         notify = {rule.id: rule.notify for rule in setup.rules}
-        plan = Plan(map(_policy, setup.config.channels), notify, ledger, wall_s, self._flying.values())
+        plan = Plan(map(policy_of, setup.config.channels), notify, ledger, wall_s, self._flying.values())
         plan.stand(store.standings(), wall_s)
         self._plan, self._offset_s = plan, None
 
@@ -197,7 +197,8 @@ class Dispatch:
             self._plan.silences = list(silences)
 
 
-def _policy(channel: ChannelConfig) -> Policy:
+def policy_of(channel: ChannelConfig) -> Policy:
+    """Return what a channel takes, as its config says."""
     quiet = None
     if channel.quiet is not None:
         in_zone: tzinfo = HOST_ZONE if channel.quiet.timezone is None else zone(channel.quiet.timezone)

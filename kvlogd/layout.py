@@ -17,6 +17,8 @@ _TONES = {Severity.CRITICAL: "#d0431b", Severity.WARNING: "#b07a00", Severity.IN
 _FONT = "font:15px/1.45 -apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif"
 _MONO = "font:13px/1.4 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;overflow-wrap:anywhere"
 _QUIET = "color:#808890"
+_FROM, _TO = "<!--chart-->", "<!--/chart-->"
+"""Around the chart of text. No value can hold them: it is escaped."""
 
 
 class Facts(NamedTuple):
@@ -45,7 +47,14 @@ class Code(NamedTuple):
     lines: tuple[str, ...]
 
 
-Part = Facts | Words | Steps | Code
+class Chart(NamedTuple):
+    """A chart of text; in HTML a picture may take its place."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+Part = Facts | Words | Steps | Code | Chart
 
 
 def one_line(text: str) -> str:
@@ -82,7 +91,7 @@ def _text(part: Part) -> str:
             return "\n".join(map(one_line, lines))
         case Steps(title, lines):
             return "\n".join([f"{title}:", *(f"{i}. {one_line(line)}" for i, line in enumerate(lines, 1))])
-        case Code(title, lines):
+        case Code(title, lines) | Chart(title, lines):
             return "\n".join([f"{title}:", *(f"  {one_line(line)}" for line in lines)])
 
 
@@ -119,6 +128,17 @@ def _html(part: Part) -> str:
         case Code(title, lines):
             look = f"margin:0 0 14px;padding:8px 10px;background:rgba(127,127,127,.14);border-radius:5px;{_MONO}"
             return f'{_heading(title)}<pre style="{look}">{chr(10).join(map(escaped, lines))}</pre>'
+        case Chart(title, lines):
+            return f"{_FROM}{_html(Code(title, lines))}{_TO}"
+
+
+def with_picture(page: str, picture: str) -> str:
+    """Return a page with an HTML picture in the place of its chart of text, or at its end where it has none."""
+    before, start, rest = page.partition(_FROM)
+    if start:
+        return before + picture + rest.partition(_TO)[2]
+    before, end, rest = page.partition("</body>")
+    return f"{before}{picture}{end}{rest}"
 
 
 def _heading(title: str) -> str:

@@ -11,7 +11,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from kvlogd import notice
-from kvlogd.layout import Code, Facts, Part, Steps, Words, as_html, as_text, one_line, shortened
+from kvlogd.layout import Chart, Code, Facts, Part, Steps, Words, as_html, as_text, one_line, shortened
 from kvlogd.model import AlertEvent, AlertState, Letter, NoticeKind, Panel, Run, Severity
 from kvlogd.panel import spark
 from kvlogd.proof import sql_for
@@ -91,9 +91,7 @@ def compose(
         *([Steps("Check next", rule.do)] if rule is not None and _fires(first) else []),
         *_commands(ordered, is_replay),
     ]
-    last = f"alert {', '.join(item.alert_id for item in ordered[:MOST_LISTED])} from kvlogd" + (
-        f" on {one_line(host)}" if host else ""
-    )
+    last = f"alert {first.alert_id} from kvlogd" + (f" on {one_line(host)}" if host else "")
     subject = shortened(f"[{_prefix(kind, severity, host, is_replay)}] {headline}", MOST_SUBJECT)
     return Letter(subject, as_text(headline, parts, last), as_html(headline, parts, last, severity), severity)
 
@@ -177,14 +175,17 @@ def _remarks(kind: NoticeKind, is_replay: bool) -> list[Part]:
 
 
 def _listed(items: Sequence[Item], more: int) -> list[str]:
-    lines = [f"{_state(item)} {notice.subject(item.event)}, {item.alert_id}" for item in items[:MOST_LISTED]]
-    rest = len(items) - MOST_LISTED
-    unlisted = max(0, rest) + more
+    """Return a line for each alert; what all of them share stands in the headline already."""
+    is_one_rule = len({item.event.key.rule for item in items}) == 1
+    loud = {item.event.severity for item in items if _fires(item)}
+    lines = []
+    for item in items[:MOST_LISTED]:
+        event = _short(item.event)
+        said = notice.subject(event).removeprefix(f"{event.key.rule} " if is_one_rule else "")
+        mark = f"[{event.severity.value}] " if _fires(item) and len(loud) > 1 else ""
+        lines.append(f"{mark}{said} ({item.alert_id})")
+    unlisted = max(0, len(items) - MOST_LISTED) + more
     return [*lines, *([f"and {unlisted:,} more"] if unlisted else [])]
-
-
-def _state(item: Item) -> str:
-    return f"[{item.event.severity.value}]" if _fires(item) else "[over]"
 
 
 # --- what is known
@@ -233,7 +234,7 @@ def _bouts(item: Item) -> list[tuple[str, str]]:
     if not item.bouts:
         return []
     told = [
-        f"{clock_time(start)} to {clock_time(end)} ({duration_text(end - start)})"
+        f"{clock_time(start).removesuffix(' UTC')} to {clock_time(end)} ({duration_text(end - start)})"
         if end is not None
         else f"{clock_time(start)} until now"
         for start, end in item.bouts[-MOST_BOUTS:]
@@ -335,7 +336,7 @@ def _drawing(panel: Panel) -> Part:
     known = [share for share in panel.free_share if share is not None]
     ends = f"{share_text(known[0])} to {share_text(known[-1])}" if known else "unknown"
     title = f"Free blocks, {start} to {end}: {ends}; bars from {100 * line.bottom:.0f} to {100 * line.top:.0f} %"
-    return Code(title, (line.bars, *((line.marks,) if line.marks else ())))
+    return Chart(title, (line.bars, *((line.marks,) if line.marks else ())))
 
 
 def _commands(items: Sequence[Item], is_replay: bool) -> list[Part]:
@@ -344,5 +345,8 @@ def _commands(items: Sequence[Item], is_replay: bool) -> list[Part]:
     if is_replay:
         return [sql]
     firing = [item.event.key for item in items if _fires(item)]
-    silences = [f"kvlogd silence {quote(f'{key.rule}@{one_line(key.scope)}')} 2h" for key in firing[:MOST_SILENCES]]
+    places = [f"{key.rule}@{one_line(key.scope)}" for key in firing]
+    if len(places) > MOST_SILENCES and len({key.rule for key in firing}) == 1:
+        places = [firing[0].rule]  # on all engines
+    silences = [f"kvlogd silence {quote(place)} 2h" for place in places[:MOST_SILENCES]]
     return [Code("Commands", ("kvlogd alerts", *silences)), sql]

@@ -26,11 +26,21 @@ class Parcel(NamedTuple):
     url: str
     letter: Letter
     panel: Panel | None = None
+    reached: tuple[int, ...] = ()
+    """Which of the URL's recipients, counted from 0, have it from an earlier attempt."""
+
+
+class Word(NamedTuple):
+    """What the child says of a message."""
+
+    outcome: Outcome
+    reached: tuple[int, ...] = ()
+    """Which of the recipients have it now, where there are several."""
 
 
 def pack(parcel: Parcel) -> bytes:
     """Return a message as a line."""
-    return _line({"url": parcel.url, "letter": parcel.letter, "panel": parcel.panel})
+    return _line(parcel._asdict())
 
 
 def pack_urls(urls: Mapping[str, str]) -> bytes:
@@ -44,8 +54,8 @@ def unpack(line: bytes) -> Parcel | dict[str, str]:
     try:
         if "urls" in given:
             return {str(name): str(url) for name, url in given["urls"].items()}
-        panel = given["panel"]
-        return Parcel(str(given["url"]), _letter(given["letter"]), None if panel is None else _panel(panel))
+        panel = None if given["panel"] is None else _panel(given["panel"])
+        return Parcel(str(given["url"]), _letter(given["letter"]), panel, tuple(given["reached"]))
     except (LookupError, TypeError, AttributeError) as error:
         raise ValueError("no parcel") from error
 
@@ -64,18 +74,20 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
 
 
-def pack_outcome(outcome: Outcome) -> bytes:
-    """Return an outcome as a line."""
-    return _line({"outcome": outcome})
+def pack_word(word: Word) -> bytes:
+    """Return what became of a message as a line."""
+    return _line(word._asdict())
 
 
-def unpack_outcome(line: bytes) -> Outcome:
-    """Return the outcome that a line tells; one that says nothing understandable means that sending failed."""
+def unpack_word(line: bytes) -> Word:
+    """Return what a line says; one that cannot be understood means that sending failed."""
     try:
-        fault, status, retry_after_s = _read(line)["outcome"]
-        return Outcome(None if fault is None else Fault(fault), status, retry_after_s)
+        given = _read(line)
+        fault, status, retry_after_s = given["outcome"]
+        outcome = Outcome(None if fault is None else Fault(fault), status, retry_after_s)
+        return Word(outcome, tuple(given["reached"]))
     except (LookupError, TypeError, ValueError):
-        return Outcome(Fault.FAILED)
+        return Word(Outcome(Fault.FAILED))
 
 
 def pack_flaws(flaws: Mapping[str, Flaw]) -> bytes:

@@ -11,11 +11,24 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from kvlogd import alerts
+from kvlogd.agenda import Agenda
 from kvlogd.alerts import Standing
 from kvlogd.course import PastLife
 from kvlogd.engines import Fleet, Ids, Life
 from kvlogd.evaluate import Bench, outlives_runs
-from kvlogd.model import AlertEvent, AlertKey, AlertState, Engine, Event, EventKind, Judgement, Run, Stats
+from kvlogd.model import (
+    AlertEvent,
+    AlertKey,
+    AlertState,
+    Broken,
+    Engine,
+    Event,
+    EventKind,
+    Finding,
+    Judgement,
+    Run,
+    Stats,
+)
 from kvlogd.rules import Rule
 from kvlogd.window import SourceWindow, Window
 
@@ -85,6 +98,7 @@ class Pipeline:
         self._going_on: dict[str, list[Standing]] = {}
         """Alerts that outlived the last run of an engine, by its label."""
         self._rules = tuple(rules)
+        self._agenda = Agenda(self._rules)
         self._source_bench = Bench.of_source(self._rules, source)
         self._tracks: dict[int, Track] = {}
         self.next_tick_s = 0.0
@@ -160,6 +174,16 @@ class Pipeline:
                 end = event._replace(state=AlertState.RESOLVED, at_s=self.now_s or 0.0, reason="the log went on")
                 self._alert_events.append(end)
 
+    def questions(self) -> Iterator[tuple[Rule, float]]:
+        """Yield the rules whose query is due, each with the time it asks about; ask once what is read is stored."""
+        if self.now_s is not None and self.first_s is not None:
+            yield from self._agenda.due(self.first_s, self.now_s)
+
+    def answer(self, rule: Rule, at_s: float, found: Mapping[str, Finding] | Broken) -> None:
+        """Take in what the query of a rule found as of a time, by engine or source."""
+        for bench in self._benches():
+            self._alert_events += bench.answer(rule, found, at_s)
+
     def pending(self) -> int:
         """Return how many records wait to be harvested."""
         return len(self._samples)
@@ -185,6 +209,9 @@ class Pipeline:
         self._recalls = True
         yield from self._relive(lives)
         self._recalls = False
+        # an answer that did not get into the store is not asked for again: the next one decides
+        if self.now_s is not None:
+            self._agenda.go_on_from(self.now_s)
         self.harvest()
         self._restore({standing.key: standing for standing in standings})
 

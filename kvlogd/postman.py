@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import IO
 
-from kvlogd.model import Fault, Letter, Outcome, Panel
-from kvlogd.parcel import Flaw, Parcel, pack, pack_urls, unpack_flaws, unpack_outcome
+from kvlogd.model import Fault, Letter, Outcome, Panel, Severity
+from kvlogd.parcel import Flaw, Parcel, Word, pack, pack_urls, unpack_flaws, unpack_word
 
 DEADLINE_S = 30.0
 """How long a message may take, the start of its child included."""
@@ -24,6 +24,7 @@ IDLE_S = 30.0
 """How long a child is kept for the next message; a start costs a second."""
 FAREWELL_S = 1.0
 VERIFY_S = 20.0
+MOST_REACHED = 200
 _COMMAND = (sys.executable, "-P", "-m", "kvlogd.sender")
 _PASSED_ON = frozenset({
     "PATH", "HOME", "LANG", "TZ", "TMPDIR", "CACHE_DIRECTORY", "XDG_CACHE_HOME", "MPLCONFIGDIR", "PYTHONPATH",
@@ -31,6 +32,9 @@ _PASSED_ON = frozenset({
     "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR",
 })  # fmt: skip
 """The variables that a child gets; `url_env` puts secrets into the others."""
+
+
+_Key = tuple[int, str, int, Severity | None]
 
 
 class Postman:
@@ -42,6 +46,9 @@ class Postman:
         self._idle_s = idle_s
         self._children: dict[str, _Child] = {}
         self._failed: list[tuple[int, Outcome]] = []
+        self._reached: dict[_Key, tuple[int, ...]] = {}
+        """Who has a message already that others of the same channel have not."""
+        self._keys: dict[int, _Key] = {}
 
     def is_free(self, channel: str) -> bool:
         """Tell whether a channel can take a message: one at a time, and none while its last child is dying."""
@@ -49,7 +56,10 @@ class Postman:
         return child is None or child.is_idle
 
     def send(self, ticket: int, channel: str, url: str, letter: Letter, panel: Panel | None, now_s: float) -> None:
-        """Begin to send a message; `poll` returns its outcome under the ticket. The channel must be free."""
+        """Begin to send a message; `poll` returns its outcome under the ticket. The channel must be free.
+
+        Who sends it again does so under the same ticket: then those who have it do not get it twice.
+        """
         if not self.is_free(channel):
             raise ValueError(f"channel {channel} has a message in hand")
         child = self._children.get(channel)
@@ -60,18 +70,30 @@ class Postman:
             except OSError:  # no memory, no processes
                 self._failed.append((ticket, Outcome(Fault.FAILED)))
                 return
-        child.take(ticket, pack(Parcel(url, letter, panel)), now_s)
+        # a ticket may come to mean something else: that it is over, or has become worse
+        key = self._keys[ticket] = (ticket, channel, hash(url), letter.severity)
+        child.take(ticket, pack(Parcel(url, letter, panel, self._reached.get(key, ()))), now_s)
 
     def poll(self, now_s: float) -> list[tuple[int, Outcome]]:
         """Return the outcomes that are there now, each once; ends children that hang or have nothing to do."""
         outcomes, self._failed = self._failed, []
         for channel, child in list(self._children.items()):
-            outcomes += child.outcomes(now_s, self._deadline_s)
+            outcomes += [(ticket, self._noted(ticket, word)) for ticket, word in child.words(now_s, self._deadline_s)]
             if child.is_idle and now_s - child.since_s >= self._idle_s:
                 child.end()
             if not child.is_alive:
                 self._dismiss(channel)
         return outcomes
+
+    def _noted(self, ticket: int, word: Word) -> Outcome:
+        """Remember who has a message that others still wait for."""
+        key = self._keys.pop(ticket)
+        known = {*self._reached.pop(key, ()), *word.reached}
+        if word.outcome.fault is not None and known:
+            self._reached[key] = tuple(sorted(known))
+        while len(self._reached) > MOST_REACHED:
+            del self._reached[next(iter(self._reached))]
+        return word.outcome
 
     def _dismiss(self, channel: str) -> None:
         """Take leave of a child that has ended."""
@@ -139,8 +161,8 @@ class _Child:
         self.reply = reply
         self._wake()
 
-    def outcomes(self, now_s: float, deadline_s: float) -> Iterator[tuple[int, Outcome]]:
-        """Yield the outcome of the message in hand once it is known, or too late."""
+    def words(self, now_s: float, deadline_s: float) -> Iterator[tuple[int, Word]]:
+        """Yield what became of the message in hand once it is known, or too late."""
         if self._ticket is None:
             return
         ticket = self._ticket
@@ -148,11 +170,11 @@ class _Child:
             self._ticket, self.since_s = None, now_s
             if not self.reply:
                 self.kill()  # it closed its output: it is gone, or will be
-            yield ticket, unpack_outcome(self.reply)
+            yield ticket, unpack_word(self.reply)
         elif now_s - self.since_s >= deadline_s:
             self.kill()
             self._ticket = None
-            yield ticket, Outcome(Fault.TIMEOUT)
+            yield ticket, Word(Outcome(Fault.TIMEOUT))
 
     def end(self) -> None:
         """Let it go: it ends when its input does."""

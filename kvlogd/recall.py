@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from kvlogd.followed import Identity, begins, holds
+from kvlogd.followed import HEAD, Identity, begins, holds
 from kvlogd.model import Gap
 from kvlogd.piece import Piece
 from kvlogd.rows import Position
@@ -90,12 +90,16 @@ class Recall:
             self._lost[place] = _Lost(loss, lost_bytes)
 
     def find(self, fd: int, size: int, *, is_live: bool) -> Position | None:
-        """Return the furthest place from which a file goes on, by its content. Raises OSError."""
+        """Return the furthest place from which a file goes on, by its content. Raises OSError.
+
+        A short file that may be the beginning of what was read further goes on nowhere.
+        """
         least = LEAST_COPY if is_live else 1
-        for place in sorted(self._gone, key=lambda place: place.offset, reverse=True):
-            if least <= place.offset <= size and holds(fd, place):
-                return place
-        return None
+        found = [place for place in self._gone if least <= place.offset <= size and holds(fd, place)]
+        best = max(found, key=lambda place: place.offset, default=None)
+        if best is not None and best.offset < size <= HEAD and not is_live and self.is_beginning(fd, size):
+            return None
+        return best
 
     def go_on(self, place: Position, identity: Identity) -> None:
         """Note that a file goes on from there; another file is a copy, and may lack what was written after it."""

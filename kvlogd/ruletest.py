@@ -16,8 +16,9 @@ from kvlogd.engines import Ids
 from kvlogd.errors import ConfigError
 from kvlogd.fields import Count, Duration, Points
 from kvlogd.model import AlertEvent, AlertState, Event, EventKind, Severity, Stats
-from kvlogd.pipeline import Pipeline
+from kvlogd.pipeline import Harvest, Pipeline
 from kvlogd.quantity import duration_text, series
+from kvlogd.rows import Batch
 from kvlogd.rules import Rule
 from kvlogd.yamlfile import checked, load
 
@@ -139,7 +140,10 @@ def records_of(case: Case, texts: Mapping[str, str], index: int) -> Iterator[Sta
 
 
 def _run_series(rule: Rule, case: Case, records: Sequence[Stats]) -> list[AlertEvent]:
-    return [event for event in played(rule, case, records).harvest().alert_events if not event.engine_index]
+    pipeline = played(rule, case, records)
+    harvest = pipeline.harvest()
+    events = [*harvest.alert_events, *(_asked(pipeline, harvest) if rule.query is not None else ())]
+    return [event for event in events if not event.engine_index]
 
 
 def played(rule: Rule, case: Case, records: Sequence[Stats]) -> Pipeline:
@@ -163,6 +167,17 @@ def played(rule: Rule, case: Case, records: Sequence[Stats]) -> Pipeline:
     length = max(len(series(text)) for text in (case.series or {"": "0 x1"}).values())
     pipeline.advance(START_S + length * engine.interval)
     return pipeline
+
+
+def _asked(pipeline: Pipeline, harvest: Harvest) -> Sequence[AlertEvent]:
+    """Return what a rule with a query of its own finds, once its records are in a store."""
+    from kvlogd.inquiry import inquire
+    from kvlogd.replay import opened_store
+
+    with opened_store(None) as store:
+        store.commit(Batch(*harvest[:5]))
+        inquire(pipeline, store)
+    return pipeline.harvest().alert_events
 
 
 def _run_log(rule: Rule, case: Case, folder: Path) -> list[AlertEvent]:

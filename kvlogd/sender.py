@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 import threading
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import IO, Any
 
@@ -29,8 +30,9 @@ from apprise import (
 )
 from apprise.attachment.memory import AttachMemory
 
+from kvlogd.layout import with_picture
 from kvlogd.model import Fault, Letter, Outcome, Panel, Severity
-from kvlogd.parcel import Flaw, Parcel, pack_flaws, pack_outcome, unpack
+from kvlogd.parcel import Flaw, Parcel, Word, pack_flaws, pack_word, unpack
 from kvlogd.reply import Ear, listen
 
 CONNECT_S, READ_S = 5.0, 10.0
@@ -48,6 +50,8 @@ _TYPES = {
     Severity.INFO: NotifyType.INFO,
     None: NotifyType.SUCCESS,
 }
+_LOST_WAY = (Fault.UNREACHABLE, Fault.TIMEOUT)
+"""Where one recipient of a mail meets these, the others would."""
 _DRAWING = (ImportError, ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError, MemoryError)
 """A picture that cannot be drawn must not keep a message from being sent."""
 
@@ -95,7 +99,7 @@ def _listen_to_parent(lines: "queue.SimpleQueue[bytes]") -> None:
 def _answered(line: bytes, ear: Ear) -> bytes:
     given = unpack(line)
     if isinstance(given, Parcel):
-        return pack_outcome(send(given, ear))
+        return pack_word(send(given, ear))
     return pack_flaws({name: flaw for name, url in given.items() if (flaw := flaw_of(url)) is not None})
 
 
@@ -156,17 +160,46 @@ def _is(plugin: Any, schema: str) -> bool:
     return schema in plugin.schemas()
 
 
-def send(parcel: Parcel, ear: Ear) -> Outcome:
+def send(parcel: Parcel, ear: Ear) -> Word:
     """Send one message and return what became of it."""
     plugin = _plugin(parcel.url)
     if plugin is None:
-        return Outcome(Fault.UNUSABLE)
+        return Word(Outcome(Fault.UNUSABLE))
     way = Apprise()
     way.add(plugin)
-    ear.begin()
     picture = _picture(plugin, parcel.panel)
-    taken = way.notify(**_content(plugin, parcel.letter, has_picture=picture is not None), attach=picture)
-    return ear.outcome(taken=bool(taken))
+    given = {**_content(plugin, parcel.letter, has_picture=picture is not None), "attach": picture}
+    outcomes: list[Outcome] = []
+    reached = set(parcel.reached)
+    for number in _recipients(plugin, parcel.reached):
+        ear.begin()
+        outcomes.append(ear.outcome(taken=bool(way.notify(**given))))
+        if outcomes[-1].fault is None:
+            reached.add(number)
+        elif outcomes[-1].fault in _LOST_WAY:
+            break
+    return Word(_worst(outcomes), tuple(sorted(reached)))
+
+
+def _recipients(plugin: Any, reached: Sequence[int]) -> Iterator[int]:
+    """Turn to one recipient of a mail after the other; where there are none to choose from, to all at once.
+
+    Apprise tells only whether all were reached: who was, would get the mail again because of who was not.
+    """
+    everybody = list(plugin.targets) if _is(plugin, "mailto") else []
+    if len(everybody) < 2:
+        yield 0
+        return
+    for number, one in enumerate(everybody):
+        if number not in reached:
+            plugin.targets = [one]
+            yield number
+
+
+def _worst(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the outcome that is worth another try, else any that failed, else the last."""
+    failed = sorted((one for one in outcomes if one.fault is not None), key=lambda one: one.fault is Fault.REFUSED)
+    return (failed or outcomes or [Outcome(None)])[0 if failed else -1]
 
 
 def _content(plugin: Any, letter: Letter, *, has_picture: bool) -> dict[str, Any]:
@@ -190,10 +223,10 @@ def _subject(text: str, most: int) -> str:
 
 
 def _html(letter: Letter, *, has_picture: bool) -> str:
-    """Return the HTML of a mail, with the chart at its end: Apprise would put it behind the page."""
-    page, end, rest = _clean(letter.html).partition("</body>")
-    shown = f'<p><img src="cid:{PICTURE}" alt="chart" style="max-width:100%"></p>' if has_picture else ""
-    return f"{page}{shown}{end}{rest}"
+    """Return the HTML of a mail, with the chart in its place: Apprise would put it behind the page."""
+    page = _clean(letter.html)
+    shown = f'<p><img src="cid:{PICTURE}" alt="chart" style="max-width:100%"></p>'
+    return with_picture(page, shown) if has_picture else page
 
 
 def _clean(text: str) -> str:

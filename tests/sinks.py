@@ -223,6 +223,7 @@ class SmtpSink(_Sink):
 
     def __init__(self) -> None:
         self.mails: list[Mail] = []
+        self.attempts = 0
         self.default = "250 taken"
         self._script: list[str] = []
         self._lock = threading.Lock()
@@ -242,6 +243,7 @@ class SmtpSink(_Sink):
     def received(self, mail: Mail) -> str:
         """Return how to answer a mail; keep it where it is taken."""
         with self._lock:
+            self.attempts += 1
             answer = self._script.pop(0) if self._script else self.default
             if answer.startswith("2"):
                 self.mails.append(mail)

@@ -59,14 +59,16 @@ MAY_IMPORT = {
     "board": "alerts notice outbox quantity status",
     "alertcli": "ask board clock config live notice outbox quantity rules silencing status store",
     "evaluate": "window kinds rules alerts engines",
-    "pipeline": "alerts engines window evaluate rules course",
+    "agenda": "rules",
+    "pipeline": "agenda alerts engines window evaluate rules course",
+    "inquiry": "pipeline rows rules sqlgate",
     "notice": "quantity",
     "outcome": "",
     "proof": "notice",
     "tell": "notice outcome proof quantity rules",
     "parcel": "",
     "reply": "",
-    "sender": "parcel picture reply",
+    "sender": "layout parcel picture reply",
     "postman": "parcel",
     "channel": "config parcel systemd yamlfile",
     "advice": "quantity",
@@ -110,7 +112,8 @@ MAY_IMPORT = {
     "feed": "piece stream",
     "revival": "alerts engines memory pipeline rules store stream",
     "intake": (
-        "alerts config container feed journal memory piece pipeline revival rows setup source stamp store stream tail"
+        "alerts config container feed inquiry journal memory piece pipeline revival rows setup source stamp store "
+        "stream tail"
     ),
     "errands": "",
     "container": "docker followed piece recall rows tail",
@@ -136,7 +139,8 @@ MAY_IMPORT = {
     "chart": "",
     "report": "chart notice outcome proof quantity rules rows store",
     "progress": "",
-    "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store cutter",
+    "rehearsal": "channel clock config dispatch outcome page plan postman rules",
+    "replay": "engines envelope inquiry outcome parse pipeline rows rules scan sidecar source stamp store cutter",
     "systemd": "",
     "wire": "systemd",
     "caller": "wire",
@@ -144,7 +148,7 @@ MAY_IMPORT = {
     "ask": "progress rows sheet status wire",
     "live": "ask config lock progress rows sheet sqlgate status store wire",
     "status": "quantity",
-    "ruletest": "engines fields pipeline quantity replay rules yamlfile alerts",
+    "ruletest": "engines fields inquiry pipeline quantity replay rows rules yamlfile alerts",
     "cli": EVERYTHING,
 }
 
@@ -178,6 +182,7 @@ PURE = (
     "letter bulletin panel proof"
     "advice parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "
     "letter bulletin panel"
+    "pace minutes statements days rollup course table telemetry alerting bookkeeping views agenda"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}

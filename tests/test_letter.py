@@ -115,11 +115,25 @@ def test_several_engines_are_a_list_and_the_details_of_the_worst() -> None:
     items = [item(event(scope=f"vllm.log/{i}")) for i in range(3)]
     found = letter(*items, soon, more=488)
     assert found.subject.startswith("[critical gpu-07] kv-leak on 492 engines, first vllm.log/3: free blocks")
-    assert found.text.count("[critical] kv-leak") == 4
-    assert "and 488 more" in found.text
+    listed = found.text.split("\n\n")[1].splitlines()
+    assert [line.partition(":")[0] for line in listed[:4]] == [f"vllm.log/{i}" for i in (3, 0, 1, 2)]
+    assert all(line.endswith(f"({one.alert_id})") for line, one in zip(listed, [soon, *items], strict=False))
+    assert listed[4:] == ["and 488 more"]
     assert "First of them: kv-leak vllm.log/3" in found.text
-    assert found.text.count("kvlogd silence kv-leak@") == 3
     assert foremost([*items, soon]) == soon
+
+
+def test_a_few_engines_are_silenced_one_by_one_and_many_at_once() -> None:
+    items = [item(event(scope=f"vllm.log/{i}")) for i in range(4)]
+    assert letter(*items[:3]).text.count("kvlogd silence kv-leak@") == 3
+    assert "kvlogd silence kv-leak 2h\n" in letter(*items).text
+    assert letter(*items).text.count("kvlogd silence") == 1
+
+
+def test_a_list_of_several_severities_marks_each() -> None:
+    items = [item(event(scope="a/0")), item(event(scope="a/1", severity=Severity.WARNING))]
+    assert letter(*items).text.split("\n\n")[1].startswith("[critical] a/0: ")
+    assert "\n[warning] a/1: " in letter(*items).text
 
 
 def test_what_fires_comes_before_what_is_over() -> None:
@@ -128,15 +142,13 @@ def test_what_fires_comes_before_what_is_over() -> None:
     found = letter(over, busy, kind=NoticeKind.SUMMARY, rule=None)
     assert found.subject.startswith("[info gpu-07] 2 alerts: 1 firing, 1 over; first kv-capacity b/0")
     assert found.severity is Severity.INFO
-    assert "[over] kv-leak a/0" in found.text
+    assert "\nkv-leak a/0: over after 3 h (cleared) (" in found.text
 
 
 def test_a_summary_says_what_happened_meanwhile() -> None:
     bouts = ((START_S, START_S + 600), (START_S + 1800, START_S + 2400), (START_S + 7200, None))
     found = letter(item(event(), bouts=bouts), kind=NoticeKind.SUMMARY)
-    assert (
-        "it fired: 14:00 UTC to 14:10 UTC (10 min), 14:30 UTC to 14:40 UTC (10 min), 16:00 UTC until now" in found.text
-    )
+    assert "it fired: 14:00 to 14:10 UTC (10 min), 14:30 to 14:40 UTC (10 min), 16:00 UTC until now" in found.text
     many = tuple((START_S + 600 * i, START_S + 600 * i + 60) for i in range(20))
     assert "it fired: 14 times before, " in letter(item(event(), bouts=many), kind=NoticeKind.SUMMARY).text
 

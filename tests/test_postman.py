@@ -1,6 +1,8 @@
 """Messages go out through children that are started when needed, kept for a while and killed when they hang."""
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -155,6 +157,32 @@ def test_nothing_waits_for_a_child_that_does_not_read(office: Office) -> None:
         office.now_s += 31
         assert office.outcome(2) == Outcome(Fault.TIMEOUT)
         until(lambda: office.poll() and not children() - before)
+
+
+def test_no_child_to_be_had_is_a_failure_and_passes(office: Office) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with HttpSink() as sink:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(fd.name) for fd in Path("/proc/self/fd").iterdir()), hard))
+        held = exhausted()
+        try:
+            office.send(1, sink.url())
+            assert flaws({"oncall": sink.url()}) is None
+        finally:
+            for fd in held:
+                os.close(fd)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert office.outcome(1) == Outcome(Fault.FAILED)
+        office.send(2, sink.url())
+        assert office.outcome(2) == TAKEN
+
+
+def exhausted() -> list[int]:
+    """Take all descriptors that are left."""
+    held: list[int] = []
+    with contextlib.suppress(OSError):
+        while True:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+    return held
 
 
 def test_urls_are_looked_at_without_sending() -> None:

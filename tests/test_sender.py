@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlogd.model import Fault, Letter, Outcome, Severity
+from kvlogd.model import Fault, Letter, Outcome, Panel, Severity
 from kvlogd.reply import LONGEST_RETRY_S, retry_after_s
 from tests.office import LETTER, TAKEN, Office
 from tests.sinks import DRIP, DROP, HANG, Answer, BlackHole, HttpSink, Request, SmtpSink
@@ -194,6 +194,45 @@ def test_each_recipient_gets_a_mail(office: Office) -> None:
     with SmtpSink() as sink:
         assert office.sent(sink.url(to="a@example.test,b@example.test")) == Outcome(None, 250)
         assert sorted(mail.recipients for mail in sink.mails) == [("a@example.test",), ("b@example.test",)]
+
+
+@pytest.mark.parametrize(("answer", "fault"), [("451 busy", Fault.BUSY), ("550 no", Fault.REFUSED)])
+def test_who_has_a_mail_does_not_get_it_again_because_of_another(office: Office, answer: str, fault: Fault) -> None:
+    everybody = [f"{name}@example.test" for name in "abc"]
+    with SmtpSink() as sink:
+        url = sink.url(to=",".join(everybody))
+        sink.script("250 taken", answer, "250 taken")
+        assert attempt(office, 7, url).fault is fault
+        assert len(sink.mails) == 2
+        sink.script(answer)
+        assert attempt(office, 7, url).fault is fault
+        assert len(sink.mails) == 2
+        assert attempt(office, 7, url, LEAK) == Outcome(None, 250)
+        assert sorted(mail.recipients[0] for mail in sink.mails) == everybody
+        assert attempt(office, 7, url) == Outcome(None, 250)  # a ticket that was done with is a new message
+        assert len(sink.mails) == 6
+        sink.script("250 taken", answer)
+        assert attempt(office, 8, url).fault is fault
+        good = LETTER._replace(severity=None)
+        assert attempt(office, 8, url, letter=good) == Outcome(None, 250)  # it is over: that everybody must hear
+        assert [mail.recipients[0] for mail in sink.mails[-3:]] == sorted(
+            mail.recipients[0] for mail in sink.mails[-3:]
+        )
+        assert len(sink.mails) == 6 + 2 + 3
+
+
+def attempt(office: Office, ticket: int, url: str, panel: Panel | None = None, letter: Letter = LETTER) -> Outcome:
+    """Send a message under a ticket that may have been there before."""
+    office.outcomes.pop(ticket, None)
+    office.postman.send(ticket, "oncall", url, letter, panel, office.now_s)
+    return office.outcome(ticket)
+
+
+def test_a_mail_server_that_is_not_there_is_asked_once(office: Office) -> None:
+    with SmtpSink() as sink:
+        sink.default = "hang"
+        assert office.sent(sink.url(to="a@example.test,b@example.test", cto=0.5)) == Outcome(Fault.TIMEOUT)
+        assert sink.attempts == 1
 
 
 def test_the_colour_tells_how_bad_it_is(office: Office) -> None:

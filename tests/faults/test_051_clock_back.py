@@ -36,8 +36,8 @@ sender._plugin = lambda given, made=sender._plugin(address): made
 for hours in (0, 1, 2):
     Back.hours = hours
     if way == "ours":
-        outcome = sender.send(Parcel(address, Letter("s", "t", "<p>t</p>", None)), Ear())
-        assert outcome.fault is None, outcome
+        word = sender.send(Parcel(address, Letter("s", "t", "<p>t</p>", None)), Ear())
+        assert word.outcome.fault is None, word
     else:
         assert plain.notify("t", title="s")
 print(*(round(one) for one in slept))
