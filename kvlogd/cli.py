@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvlogd import __version__, live, notifycli, storecli
+from kvlogd import __version__, alertcli, live, notifycli, storecli
 from kvlogd.errors import ConfigError, KvlogdError
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_replay(commands)
     _add_run(commands)
     live.add_commands(commands)
+    alertcli.add_commands(commands)
     _add_check(commands)
     _add_rules(commands)
     notifycli.add(commands)

@@ -4,10 +4,11 @@ Everything that can be thrown away is: when the store fails, it is opened anew a
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from kvlogd import wire
+from kvlogd import board, silencing, wire
 from kvlogd.clock import Clock, Waker
 from kvlogd.dispatch import Dispatch
 from kvlogd.endpoint import Endpoint, Hands
@@ -97,6 +98,10 @@ class Daemon:
         """Return what `kvlogd status` shows. Raises StoreError where the loop has no time."""
         return self._errands.ask(self._status, STATUS_S)
 
+    def silence(self, request: Mapping[str, Any]) -> list[Mapping[str, object]]:
+        """Begin, end or list silences. Raises KvlogdError, StoreError."""
+        return self._errands.ask(lambda: self._silence(request), STATUS_S)
+
     # --- the loop
 
     def run(self) -> None:
@@ -145,7 +150,10 @@ class Daemon:
         return wire.place(store, self.setup.config.store.socket, os.environ)
 
     def _hands(self, store: Store) -> Hands:
-        return Hands(store, self.flush, self.status, lambda every: _alerts(store, every), store.snapshot)
+        def alerts(every: bool) -> list[Mapping[str, object]]:
+            return [entry._asdict() for entry in board.entries(store, self._clock.wall_s(), every=every)]
+
+        return Hands(store, self.flush, self.status, alerts, store.snapshot, self.silence)
 
     def _status(self) -> Mapping[str, object]:
         path, complaints = self.setup.config.store.path, self._voice.complaints()
@@ -153,8 +161,15 @@ class Daemon:
             fault = self._endpoint.health()
             wall_s = self._clock.wall_s()
             complaints.append(Complaint("socket", fault.last_fault or "", wall_s, wall_s, fault.faults, 0.0))
-        known = status_of(self.intake, path, complaints, self._mode(), self._started_s, self._clock.wall_s())
-        return to_json(known)
+        times = (self._started_s, self._clock.wall_s())
+        return to_json(status_of(self.intake, path, complaints, self._mode(), *times, self._dispatch.channels()))
+
+    def _silence(self, request: Mapping[str, Any]) -> list[Mapping[str, object]]:
+        if self.store is None:
+            raise StoreError("the store is not open", mend="try again")
+        found = silencing.obey(self.store, request, self._clock.wall_s())
+        self._dispatch.silence(self.store.silences())
+        return list(silencing.to_json(found))
 
     def _turn(self) -> bool:
         """Do what is due; return whether there is more to do at once."""
@@ -282,7 +297,9 @@ class Daemon:
         self._herald.idle(self.intake.without_evidence())
         self._watch.follow(self.intake.folders() if self.setup.config.watch else set(), now_s)
         behind = sum(one.behind_bytes or 0 for one in health)
-        self._notifier.status(status_line(*self.intake.totals(), len(health), behind, self._mode()))
+        line = status_line(*self.intake.totals(), len(health), behind, self._mode())
+        bad = [channel.name for channel in self._dispatch.channels() if channel.line.is_bad]
+        self._notifier.status(f"{line}, out of order: {', '.join(bad)}" if bad else line)
 
     def _mode(self) -> Mode:
         return Mode(self._watch.mode) if self.setup.config.watch else Mode.POLLING
@@ -315,9 +332,3 @@ class Daemon:
         if self.intake is not None:
             self.intake.close()
             self.intake = None
-
-
-def _alerts(store: Store, every: bool) -> Iterator[Mapping[str, object]]:
-    """Yield the alerts that stand, or all that ever were, as plain values."""
-    found = store.alert_events() if every else store.standings()
-    yield from ({**one._asdict(), "key": one.key._asdict()} for one in found)

@@ -14,7 +14,7 @@ from kvlogd import page
 from kvlogd.config import ChannelConfig
 from kvlogd.intake import Intake
 from kvlogd.line import Line
-from kvlogd.model import AlertEvent, AlertKey, AlertState, Broken, NoticeKind, Outcome, Severity
+from kvlogd.model import AlertEvent, AlertKey, AlertState, Broken, Fault, NoticeKind, Outcome, Severity
 from kvlogd.outbox import NoticeState, Silence
 from kvlogd.plan import Ledger, Plan, Policy, Quiet, Sending
 from kvlogd.postman import Postman
@@ -136,7 +136,13 @@ class Dispatch:
         channel, number = sending.notice.channel, sending.notice.notice_id
         rules = {rule.id: rule for rule in self._setup.rules}
         kept = plan.waiting(sending.cases[0].event.key.scope)
-        letter, panel = page.written(sending, store, rules, self._host, wall_s, kept)
+        try:
+            letter, panel = page.written(sending, store, rules, self._host, wall_s, kept)
+        except (ArithmeticError, LookupError, ValueError) as error:  # one message must not end the watch
+            what = f"cannot be written: {type(error).__name__}"
+            self._voice.complain(f"message {number}", what, now_s, wall_s, Level.ERROR)
+            self._unrecorded.append((sending, Outcome(Fault.FAILED)))
+            return
         self._flying[number] = sending
         url = self._setup.urls[channel].reveal()
         self._postman.send(number, channel, url, letter, panel, now_s)

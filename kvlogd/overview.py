@@ -6,11 +6,23 @@ from pathlib import Path
 
 from kvlogd import __version__
 from kvlogd.alerts import Standing
+from kvlogd.dispatch import ChannelHealth
 from kvlogd.intake import Intake
 from kvlogd.model import Abstained, AlertState, Broken
 from kvlogd.piece import Health
 from kvlogd.pipeline import Pipeline
-from kvlogd.status import EngineStatus, Mode, RuleState, RuleStatus, SourceState, SourceStatus, Status, Trouble
+from kvlogd.status import (
+    ChannelState,
+    ChannelStatus,
+    EngineStatus,
+    Mode,
+    RuleState,
+    RuleStatus,
+    SourceState,
+    SourceStatus,
+    Status,
+    Trouble,
+)
 from kvlogd.stream import Stream
 from kvlogd.voice import Complaint
 
@@ -18,7 +30,13 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def status_of(
-    intake: Intake | None, store: Path, complaints: Iterable[Complaint], mode: Mode, started_s: float, at_s: float
+    intake: Intake | None,
+    store: Path,
+    complaints: Iterable[Complaint],
+    mode: Mode,
+    started_s: float,
+    at_s: float,
+    channels: Iterable[ChannelHealth] = (),
 ) -> Status:
     """Return the state of the daemon; without an intake, which is so while the store fails, little is known."""
     streams = [] if intake is None else intake.streams()
@@ -37,7 +55,17 @@ def status_of(
         engines=tuple(engine for stream in streams for engine in _engines(stream.pipeline)),
         rules=tuple(rule for stream in streams for rule in _rules(stream.pipeline)),
         troubles=tuple(Trouble(one.last_s, one.where, one.what, one.times) for one in complaints),
+        channels=tuple(_channel(health) for health in channels),
     )
+
+
+def _channel(health: ChannelHealth) -> ChannelStatus:
+    line = health.line
+    state = ChannelState.FINE if line.fault is None else ChannelState.FAILING
+    status = "" if line.status is None else f" ({line.status})"
+    why = "" if line.fault is None else f"{line.fault.value}{status}, {line.failures} times in a row"
+    state = ChannelState.OUT_OF_ORDER if line.is_bad else state
+    return ChannelStatus(health.name, state, health.waiting, line.sent_s, why)
 
 
 def resident_bytes() -> int:

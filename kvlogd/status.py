@@ -14,8 +14,8 @@ from kvlogd.model import Severity
 from kvlogd.quantity import duration_text, share_text, size_text
 
 WIDTH = 80
-_COLOURS = {"critical": "\x1b[1;31m", "warning": "\x1b[1;33m", "info": "\x1b[1;36m"}
-_BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+COLOURS = {"critical": "\x1b[1;31m", "warning": "\x1b[1;33m", "info": "\x1b[1;36m"}
+_BOLD, _DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 _GAP = "  "
 
 
@@ -92,6 +92,26 @@ class RuleStatus(NamedTuple):
     """Why it abstains or is broken; kvlogd's own words."""
 
 
+class ChannelState(StrEnum):
+    """Whether a channel takes messages."""
+
+    FINE = "fine"
+    FAILING = "failing"
+    OUT_OF_ORDER = "out of order"
+
+
+class ChannelStatus(NamedTuple):
+    """One channel."""
+
+    name: str
+    state: ChannelState
+    waiting: int = 0
+    """Messages that wait for it."""
+    sent_s: float | None = None
+    """When it last took one since the daemon started."""
+    why: str = ""
+
+
 class Trouble(NamedTuple):
     """Something that went wrong inside kvlogd, and how often."""
 
@@ -121,6 +141,7 @@ class Status(NamedTuple):
     engines: tuple[EngineStatus, ...] = ()
     rules: tuple[RuleStatus, ...] = ()
     troubles: tuple[Trouble, ...] = ()
+    channels: tuple[ChannelStatus, ...] = ()
 
 
 _LISTS: dict[str, type[Any]] = {
@@ -128,12 +149,14 @@ _LISTS: dict[str, type[Any]] = {
     "engines": EngineStatus,
     "rules": RuleStatus,
     "troubles": Trouble,
+    "channels": ChannelStatus,
 }
 _ENUMS: dict[tuple[type[Any], str], type[StrEnum]] = {
     (Status, "mode"): Mode,
     (SourceStatus, "state"): SourceState,
     (RuleStatus, "state"): RuleState,
     (RuleStatus, "severity"): Severity,
+    (ChannelStatus, "state"): ChannelState,
 }
 
 
@@ -162,12 +185,19 @@ def _record(kind: type[Any], fields: Mapping[str, Any]) -> Any:
 
 def status_text(status: Status, *, colour: bool = False) -> str:
     """Return the status for people: aligned, 80 columns, colour where it is wanted."""
-    parts = [_head(status), _sources(status), _engines(status), _rules(status, colour), _troubles(status)]
+    parts = [
+        _head(status),
+        _sources(status),
+        _engines(status),
+        _rules(status, colour),
+        _channels(status),
+        _troubles(status),
+    ]
     lines = [line for part in parts if part for line in ["", *part]][1:]
     if not colour:
         return "\n".join(lines)
     titles = {part[0] for part in parts if part}
-    return "\n".join(f"{_BOLD}{line}{_PLAIN}" if line in titles else line for line in lines)
+    return "\n".join(f"{_BOLD}{line}{PLAIN}" if line in titles else line for line in lines)
 
 
 def _head(status: Status) -> list[str]:
@@ -193,7 +223,7 @@ def _sources(status: Status) -> list[str]:
         ]
         for source in status.sources
     ]  # fmt: skip
-    return _table(["source", "state", "records", "last", "behind", "lost", "unparsed"], rows, right={2, 3, 4, 5, 6})
+    return aligned(["source", "state", "records", "last", "behind", "lost", "unparsed"], rows, right={2, 3, 4, 5, 6})
 
 
 def _engines(status: Status) -> list[str]:
@@ -205,7 +235,7 @@ def _engines(status: Status) -> list[str]:
         ]
         for engine in status.engines
     ]  # fmt: skip
-    return _table(["engine", "life", "last", "running", "waiting", "KV", "model"], rows, right={1, 2, 3, 4, 5})
+    return aligned(["engine", "life", "last", "running", "waiting", "KV", "model"], rows, right={1, 2, 3, 4, 5})
 
 
 def _rules(status: Status, colour: bool) -> list[str]:
@@ -213,7 +243,7 @@ def _rules(status: Status, colour: bool) -> list[str]:
     order = [RuleState.FIRING, RuleState.BROKEN, RuleState.PENDING, RuleState.ABSTAINS]
     loud.sort(key=lambda rule: order.index(rule.state))
     rows = [[r.rule, r.scope, r.state.value, r.severity.value, _since(status, r), r.why] for r in loud]
-    table = _table(["rule", "about", "state", "severity", "for", "why"], rows, right={4})
+    table = aligned(["rule", "about", "state", "severity", "for", "why"], rows, right={4})
     if colour:
         table[1:] = [_tinted(line, rule) for line, rule in zip(table[1:], loud, strict=True)]
     fine = len(status.rules) - len(loud)
@@ -223,15 +253,23 @@ def _rules(status: Status, colour: bool) -> list[str]:
 
 
 def _tinted(line: str, rule: RuleStatus) -> str:
-    return f"{_COLOURS[rule.severity.value] if rule.state is RuleState.FIRING else _DIM}{line}{_PLAIN}"
+    return f"{COLOURS[rule.severity.value] if rule.state is RuleState.FIRING else _DIM}{line}{PLAIN}"
+
+
+def _channels(status: Status) -> list[str]:
+    rows = [
+        [c.name, c.state.value, str(c.waiting), "" if c.sent_s is None else _ago(status, c.sent_s), c.why]
+        for c in status.channels
+    ]
+    return aligned(["channel", "state", "waiting", "sent", "why"], rows, right={2, 3})
 
 
 def _troubles(status: Status) -> list[str]:
     rows = [[_ago(status, t.at_s), f"{t.times}x", t.where, t.what] for t in status.troubles]
-    return _table(["trouble", "times", "where", "what"], rows, right={0, 1})
+    return aligned(["trouble", "times", "where", "what"], rows, right={0, 1})
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[int]) -> list[str]:
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[int]) -> list[str]:
     """Return aligned lines that fit the width: the widest text column is cut until they do."""
     if not rows:
         return []

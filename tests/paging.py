@@ -131,12 +131,13 @@ class Paged(Running):
                 at = record(at_s + number * STEP_S, running=4, prompt_tps=100.0, generation_tps=90.0, kv_usage=usage)
                 log.write(line_of(at) + b"\n")
 
-    def fire(self) -> float:
-        """Let the rule find a full pool; return when the daemon had stored that."""
+    def fire(self) -> None:
+        """Let the rule find a full pool, and wait until that is stored."""
+        before = self.said.read_text().count("critical: full")
         self.write(0.1, 6, until_s=70.0)
         self.write(0.8, 6)
-        self.waits(lambda: "critical: full" in self.said.read_text())
-        return time.monotonic()
+        # a query has what was read stored at once
+        self.waits(lambda: self.rows("SELECT 1 AS one") and self.said.read_text().count("critical: full") > before)
 
     def waits(self, condition: Callable[[], object], patience_s: float = 30.0) -> None:
         """Wait for something; what the daemon said is told where it does not come."""

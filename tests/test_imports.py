@@ -55,6 +55,9 @@ MAY_IMPORT = {
     "page": "bulletin letter outbox panel plan rules",
     "dispatch": "config intake line outbox page plan postman rows setup stamp store voice",
     "heartbeat": "",
+    "silencing": "outbox rows",
+    "board": "alerts notice outbox quantity status",
+    "alertcli": "ask board clock config live notice outbox quantity rules silencing status store",
     "evaluate": "window kinds rules alerts engines",
     "agenda": "rules",
     "pipeline": "agenda alerts engines window evaluate rules course",
@@ -114,11 +117,11 @@ MAY_IMPORT = {
     ),
     "errands": "",
     "container": "docker followed piece recall rows tail",
-    "overview": "alerts intake piece pipeline status stream voice",
+    "overview": "alerts dispatch intake piece pipeline status stream voice",
     "herald": "notice piece rows voice",
     "daemon": (
-        "clock dispatch endpoint errands heartbeat herald intake lock overview postman retention setup status store "
-        "systemd voice watch wire"
+        "board clock dispatch endpoint errands heartbeat herald intake lock overview postman retention setup silencing "
+        "status store systemd voice watch wire"
     ),
     "service": "clock daemon systemd voice",
     "memory": "engines pipeline rules",
@@ -172,7 +175,7 @@ PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
     "pace minutes statements days rollup course table telemetry alerting bookkeeping views "
-    "outbox line plan"
+    "outbox line plan board"
     "parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
     "advice parcel pace minutes statements days rollup course table telemetry alerting bookkeeping views"
     "pace minutes statements days rollup course table telemetry alerting bookkeeping views layout "

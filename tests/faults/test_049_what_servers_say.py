@@ -8,6 +8,8 @@ import pytest
 from kvlogd.line import BAD_AFTER, BAD_WAIT_S
 from kvlogd.model import Fault, NoticeKind
 from kvlogd.outbox import NoticeState
+from kvlogd.overview import status_of
+from kvlogd.status import ChannelState, Mode, from_json, status_text, to_json
 from tests.outboxes import BEGIN_S, alert
 from tests.paging import Desk
 from tests.sinks import Answer, HttpSink
@@ -56,10 +58,10 @@ def test_049_a_name_that_is_not_there_is_tried_again_like_any_other_outage(tmp_p
         desk.close()
 
 
-@pytest.mark.parametrize("status", [403, 404])
-def test_049_a_channel_that_refuses_is_told_of_through_another(tmp_path: Path, status: int) -> None:
+@pytest.mark.parametrize("status_code", [403, 404])
+def test_049_a_channel_that_refuses_is_told_of_through_another(tmp_path: Path, status_code: int) -> None:
     with HttpSink() as hook, HttpSink() as other:
-        hook.default = Answer(status)
+        hook.default = Answer(status_code)
         desk = Desk(tmp_path, {"hook": hook.url(), "other": other.url()})
         try:
             desk.see(alert(0))
@@ -68,10 +70,13 @@ def test_049_a_channel_that_refuses_is_told_of_through_another(tmp_path: Path, s
             titles = [str(request.json["title"]) for request in other.requests]
             assert len(titles) == 2
             assert "channel hook takes no messages" in titles[1]
-            assert str(status) in str(other.requests[1].json["message"])
-            assert f"channel hook: is out of order: refused ({status})" in desk.said.getvalue()
-            [health] = [one for one in desk.dispatch.channels() if one.name == "hook"]
-            assert health.line.is_bad
+            assert str(status_code) in str(other.requests[1].json["message"])
+            assert f"channel hook: is out of order: refused ({status_code})" in desk.said.getvalue()
+            status = status_of(None, tmp_path, [], Mode.POLLING, 0.0, 0.0, desk.dispatch.channels())
+            assert [(one.name, one.state, one.waiting) for one in status.channels] == [
+                ("hook", ChannelState.OUT_OF_ORDER, 1), ("other", ChannelState.FINE, 0),
+            ]  # fmt: skip
+            assert f"refused ({status_code}), 3 times in a row" in status_text(from_json(to_json(status)))
             hook.default = Answer()
             desk.kill()
             desk.go(BAD_WAIT_S + 60, 60)
