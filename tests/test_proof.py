@@ -1,4 +1,4 @@
-"""The SQL behind each finding gives its numbers again, as nearly as `docs/sql.md` says."""
+"""The SQL behind each finding gives its numbers again, as nearly as `docs/proof.md` says."""
 
 import io
 import json
