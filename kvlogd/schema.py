@@ -5,7 +5,7 @@ Promises names, types and units to people who write SQL. Imports no database; `p
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kvlogd.alerting import ALERT_EVENTS, ALERTS
+from kvlogd.alerting import ALERT_EVENTS, ALERTS, CASES, NOTICES, SILENCES
 from kvlogd.bookkeeping import EXPORTS, GAPS, MEMORIES, META, POSITIONS
 from kvlogd.table import Table, View, create, extend, show
 from kvlogd.telemetry import (
@@ -25,8 +25,8 @@ from kvlogd.views import ALERT_HISTORY, ENGINE_MINUTES, GPU_VS_KV, KV
 SCHEMA_VERSION = 3
 
 TABLES = (
-    ENGINES, RUNS, SAMPLES, EVENTS, GPUS, GPU_SAMPLES, GPU_PROCESSES, HOST_SAMPLES, ALERTS, ALERT_EVENTS,
-    POSITIONS, MEMORIES, GAPS, MINUTES, EXPORTS, META,
+    ENGINES, RUNS, SAMPLES, EVENTS, GPUS, GPU_SAMPLES, GPU_PROCESSES, HOST_SAMPLES, ALERTS, ALERT_EVENTS, CASES,
+    NOTICES, SILENCES, POSITIONS, MEMORIES, GAPS, MINUTES, EXPORTS, META,
 )  # fmt: skip
 EXPORTED = (*RAW, ALERT_EVENTS)
 """What is written to a Parquet file each day."""
@@ -65,6 +65,9 @@ def migrations() -> Mapping[int, Sequence[str]]:
             *extend(GPU_SAMPLES, *(column.name for column in GPU_SAMPLES.columns[8:])),
             *extend(HOST_SAMPLES, *(column.name for column in HOST_SAMPLES.columns[3:])),
             *show(GPU_VS_KV),
+            *create(CASES),
+            *create(NOTICES),
+            *create(SILENCES),
         ),
     }
 
