@@ -184,3 +184,18 @@ def test_a_rule_that_fails_is_told_after_a_quarter_of_an_hour_once(
             assert desk.dispatch.is_well(desk.live.clock.wall)
         finally:
             desk.close()
+
+
+def test_what_a_channel_that_was_removed_was_owed_is_forgotten(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, {"hook": "json://127.0.0.1:1/"})
+    try:
+        desk.see(alert(0))
+        desk.go(10)
+        config = desk.setup.config.model_copy(update={"channels": ()})
+        desk.dispatch.take_up(desk.setup._replace(config=config), desk.live.store, desk.live.clock.wall)
+        desk.turn(1.0)
+        assert (desk.live.store.cases(), desk.live.store.notices(NoticeState.WAITING)) == ([], [])
+        [notice] = desk.notices()
+        assert notice.why == "the channel was removed"
+    finally:
+        desk.close()
