@@ -25,9 +25,10 @@ UNION SELECT epoch(high_ts), high, running, waiting FROM cell ORDER BY t"""
 _STARTS = """SELECT epoch(started) FROM runs JOIN engines USING (engine_id)
 WHERE label = ? AND number > 1 AND started BETWEEN to_timestamp(?::DOUBLE) AND to_timestamp(?::DOUBLE)
 ORDER BY started"""
-_DEVICES = """SELECT min(memory_used_mib) / 1024, max(memory_used_mib) / 1024, max(memory_total_mib) / 1024
-FROM gpu_samples WHERE ts BETWEEN to_timestamp(?::DOUBLE) AND to_timestamp(?::DOUBLE) AND isfinite(memory_used_mib)
-GROUP BY gpu ORDER BY gpu"""
+_DEVICES = """SELECT min(memory_used_mib) AS low, max(memory_used_mib) AS high, max(memory_total_mib)
+FROM gpu_samples WHERE ts BETWEEN to_timestamp(?::DOUBLE) AND to_timestamp(?::DOUBLE)
+  AND memory_used_mib IS NOT NULL AND memory_total_mib IS NOT NULL
+GROUP BY gpu ORDER BY high - low DESC, high DESC LIMIT 1"""
 
 
 class History:
@@ -128,9 +129,13 @@ class History:
         """Return when lives of an engine began in a time, but for its first life."""
         return [at_s for (at_s,) in self.read(_STARTS, [label, start_s, end_s])]
 
-    def device_memory(self, start_s: float, end_s: float) -> list[tuple[float, float, float | None]]:
-        """Return for each GPU the least and the most memory in use in a time, and what it has, in GiB."""
-        return self.read(_DEVICES, [start_s, end_s])
+    def device_memory(self, label: str, since_s: float, until_s: float) -> tuple[float, float, float] | None:
+        """Return the least and the most device memory in use beside an engine, and how much there is, in MiB.
+
+        Of the GPU that changed most, for none is known to be its; None where nothing was read.
+        """
+        found = self.read(_DEVICES, [since_s, until_s])
+        return (float(found[0][0]), float(found[0][1]), float(found[0][2])) if found else None
 
     def newest_s(self) -> float | None:
         """Return the time of the newest record of a log."""

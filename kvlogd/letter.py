@@ -43,16 +43,7 @@ class Device(NamedTuple):
 
     low_gib: float
     high_gib: float
-    total_gib: float | None = None
-    """None where it is not known."""
-
-
-def device_of(gpus: Sequence[tuple[float, float, float | None]]) -> Device | None:
-    """Return what to say of the GPUs of a host (least, most, total GiB): that whose memory moved most, else is fullest.
-
-    Which of them an engine has is not asked: where even that one is flat, all are.
-    """
-    return max((Device(*gpu) for gpu in gpus), key=lambda d: (d.high_gib - d.low_gib, d.high_gib), default=None)
+    total_gib: float
 
 
 class Item(NamedTuple):
@@ -89,7 +80,7 @@ def compose(
         Facts(tuple(_facts(first, at_s))),
         *([_drawing(panel)] if panel is not None else []),
         *([Steps("Check next", rule.do)] if rule is not None and _fires(first) else []),
-        *_commands(ordered, is_replay),
+        *_commands(ordered, rule, is_replay),
     ]
     last = f"alert {first.alert_id} from kvlogd" + (f" on {one_line(host)}" if host else "")
     subject = shortened(f"[{_prefix(kind, severity, host, is_replay)}] {headline}", MOST_SUBJECT)
@@ -309,11 +300,11 @@ def _loss(evidence: Mapping[str, float]) -> list[tuple[str, str]]:
 
 def device_text(device: Device, *, is_pool: bool) -> str:
     """Return what the GPU's own memory says; where the pool is lost inside it, that it cannot tell."""
-    total = f" of {device.total_gib:.0f}" if device.total_gib else ""
-    if device.high_gib - device.low_gib <= FLAT_SHARE * (device.total_gib or device.high_gib):
-        flat = f"flat at {device.high_gib:.1f}{total} GiB"
+    of = f" of {device.total_gib:.0f} GiB"
+    if device.high_gib - device.low_gib <= FLAT_SHARE * device.total_gib:
+        flat = f"flat at {device.high_gib:.1f}{of}"
         return f"{flat}: nvidia-smi cannot see this" if is_pool else flat
-    return f"{device.low_gib:.1f} to {device.high_gib:.1f}{total} GiB meanwhile"
+    return f"{device.low_gib:.1f} to {device.high_gib:.1f}{of} meanwhile"
 
 
 def _engine(run: Run | None, at_s: float) -> list[tuple[str, str]]:
@@ -339,9 +330,9 @@ def _drawing(panel: Panel) -> Part:
     return Chart(title, (line.bars, *((line.marks,) if line.marks else ())))
 
 
-def _commands(items: Sequence[Item], is_replay: bool) -> list[Part]:
+def _commands(items: Sequence[Item], rule: Rule | None, is_replay: bool) -> list[Part]:
     db = "--db STORE " if is_replay else ""
-    sql = Code("Its numbers, in SQL", (f"kvlogd sql {db}{notice.double_quoted(sql_for(items[0].event))}",))
+    sql = Code("Its numbers, in SQL", (f"kvlogd sql {db}{notice.double_quoted(sql_for(items[0].event, rule))}",))
     if is_replay:
         return [sql]
     firing = [item.event.key for item in items if _fires(item)]

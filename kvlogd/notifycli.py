@@ -100,7 +100,8 @@ def trials(channels: "Sequence[ChannelConfig]") -> Iterator[Trial]:
             try:
                 secret = url(channel, os.environ)
             except ConfigError as fault:
-                yield Trial(channel.name, Outcome(Fault.UNUSABLE), 0.0, str(fault))
+                place = str(fault).removeprefix(f"channel {channel.name}: ")
+                yield Trial(channel.name, Outcome(Fault.UNUSABLE), 0.0, place)
                 continue
             letter = bulletin.trial(channel.name, host=socket.gethostname(), at_s=clock.wall_s())
             postman.send(ticket, channel.name, secret.reveal(), letter, None, began_s)

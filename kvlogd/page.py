@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from kvlogd import bulletin
 from kvlogd.errors import StoreError
-from kvlogd.letter import Device, Item, compose, device_of, foremost
+from kvlogd.letter import Device, Item, compose, foremost
 from kvlogd.model import Fault, Letter, NoticeKind, Panel, Run
 from kvlogd.outbox import Case
 from kvlogd.panel import Seen, read_panel
@@ -26,8 +26,8 @@ class Known(Seen, Protocol):
     def runs(self) -> list[Run]:
         """Return all runs."""
 
-    def device_memory(self, start_s: float, end_s: float) -> list[tuple[float, float, float | None]]:
-        """Return for each GPU the least and the most memory in use in a time, and what it has, in GiB."""
+    def device_memory(self, label: str, since_s: float, until_s: float) -> tuple[float, float, float] | None:
+        """Return the least and the most device memory in use beside an engine, and how much there is, in MiB."""
 
 
 class Page(NamedTuple):
@@ -99,5 +99,6 @@ def _panel(case: Case, store: Known, at_s: float) -> Panel | None:
 def _device(item: Item, store: Known, at_s: float) -> Device | None:
     """Return the memory of the GPUs since it began."""
     with contextlib.suppress(StoreError):
-        return device_of(store.device_memory(item.event.since_s, max(at_s, item.event.at_s)))
+        found = store.device_memory(item.event.key.scope, item.event.since_s, max(at_s, item.event.at_s))
+        return None if found is None else Device(*(mib / 1024 for mib in found))
     return None

@@ -12,7 +12,10 @@ from math import ceil, floor
 
 from kvlogd.model import AlertEvent
 from kvlogd.notice import finite
+from kvlogd.rules import Rule
 
+GPUS, HOSTS = "@gpu", "@host"
+"""What stands for the source of an alert about a GPU or a server's memory; its scope is `gpu/NAME` or a source."""
 SPELLS_SHOWN, RECORDS_SHOWN = 40, 12
 V0_STEP = 50
 """V0 warns of every fiftieth preemption only."""
@@ -23,14 +26,28 @@ _LAST_S = 253_402_214_400.0
 Facts = Mapping[str, float]
 
 
-def sql_for(event: AlertEvent) -> str:
-    """Return the query behind a finding; without numbers that have one, its records from half an hour before."""
+def sql_for(event: AlertEvent, rule: Rule | None = None) -> str:
+    """Return the query behind a finding: that of its rule if it asks one of its own, else that of its evidence.
+
+    Evidence without a query of its own shows the records from half an hour before it began.
+    """
+    own = rule.query if rule is not None else None
+    if own is not None:
+        return one_line(own.at(event.at_s)) or _records(event)
     facts = finite(event.evidence)
+    if event.source in (GPUS, HOSTS):
+        return _beside(event, facts)
     # a rule about a life asks for its records; one about an engine or a source has no life to ask for
     for needed, words in _OF_A_LIFE if event.key.run is not None else _OF_MORE:
         if needed <= facts.keys():
             return words(event, facts)
     return _records(event)
+
+
+def one_line(query: str) -> str | None:
+    """Return a query in one line; None where a comment behind one of its lines would swallow the rest."""
+    lines = [line for line in query.splitlines() if not line.lstrip().startswith("--")]
+    return None if "--" in "".join(lines) else " ".join(" ".join(lines).split()).rstrip("; ")
 
 
 def stamp(at_s: float, *, up: bool = False) -> str:
@@ -63,6 +80,30 @@ def _records(event: AlertEvent) -> str:
     span = _between(event.since_s - 1800, event.at_s + 1800)
     whose = f"run_id = {event.key.run}" if event.key.run is not None else f"engine = {text(event.key.scope)}"
     return f"SELECT ts, running, waiting, generation_tps, kv_usage FROM kv WHERE {whose} AND {span} ORDER BY ts"
+
+
+def _beside(event: AlertEvent, facts: Facts) -> str:
+    """Return the query about what is read beside the log: of a GPU, or of the memory of a server."""
+    span = f"ts >= {stamp(event.since_s)} AND ts <= {stamp(event.at_s, up=True)}"
+    if event.source == HOSTS:
+        name, place = "rss_mib", f"host_samples WHERE coalesce(source, 'host') = {text(event.key.scope)} AND {span}"
+    else:
+        name, place = (
+            "memory_used_mib",
+            f"gpu_samples WHERE gpu = {text(event.key.scope.removeprefix('gpu/'))} AND {span}",
+        )
+    if "grown_mib" in facts:
+        return (
+            f"SELECT arg_max({name}, ts) AS used_mib, used_mib - arg_min({name}, ts) AS grown_mib, "
+            f"3600 * regr_slope({name}, epoch(ts)) AS grown_mib_per_h, count(*) AS n FROM {place}"
+        )
+    if "own_clock_mhz" in facts:
+        return (
+            "SELECT gpu, median(sm_clock_mhz) AS clock_mhz, avg(util_share) AS util, "
+            f"median(temperature_c) AS temperature_c, count(*) AS n FROM gpu_samples WHERE {span} "
+            "GROUP BY gpu ORDER BY gpu"
+        )
+    return f"SELECT * FROM {place} ORDER BY ts DESC LIMIT {RECORDS_SHOWN}"
 
 
 def _leak(event: AlertEvent, facts: Facts) -> str:

@@ -104,7 +104,7 @@ def _block(
         for step in rule.do:
             yield f"      - {step}"
     if db is not None:
-        query = notice.double_quoted(sql_for(fired))
+        query = notice.double_quoted(sql_for(fired, rule))
         yield f"    {_DIM if colour else ''}kvlogd sql --db {quote(str(db))} {query}{plain}"
 
 

@@ -64,7 +64,7 @@ MAY_IMPORT = {
     "inquiry": "pipeline rows rules sqlgate",
     "notice": "quantity",
     "outcome": "",
-    "proof": "notice",
+    "proof": "notice rules",
     "tell": "notice outcome proof quantity rules",
     "parcel": "",
     "reply": "",

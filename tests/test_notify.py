@@ -85,7 +85,8 @@ def test_a_channel_without_its_url_keeps_no_other_from_being_tried(tmp_path: Pat
         assert ran.status == 1
         mends = {one["channel"]: (one["fault"], one["mend"]) for one in ran.records}
         assert mends["oncall"][0] == mends["chat"][0] == "unusable"
-        assert "chmod 600" in mends["oncall"][1]
+        file = tmp_path / "oncall.url"
+        assert mends["oncall"][1] == f"{file}: others can read this secret (mode 0644): chmod 600 {file}"
         assert CANARY not in ran.out
 
 

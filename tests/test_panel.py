@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from kvlogd.letter import Device, device_of
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Engine, Panel, Run, Severity, Sight, Stats
 from kvlogd.panel import MOST_CELLS, drawn, read_panel, spark
 from kvlogd.rows import Batch
@@ -145,6 +144,6 @@ def test_the_memory_of_the_gpus_beside_it(tmp_path: Path) -> None:
     readings = [(at_s, gpu, 1024 * 71.25) for at_s in (0, 60, 120) for gpu in "01"] + [(600, "1", 1024 * 75.0)]
     with Store.open(tmp_path / "kv.duckdb") as store:
         store.transact((sql, [START_S + at_s, gpu, used_mib]) for at_s, gpu, used_mib in readings)
-        assert device_of(store.device_memory(START_S, START_S + 300)) == Device(71.25, 71.25, 80.0)
-        assert device_of(store.device_memory(START_S, START_S + 900)) == Device(71.25, 75.0, 80.0)
-        assert device_of(store.device_memory(START_S + 5000, START_S + 9000)) is None
+        spans = [(0, 300), (0, 900), (5000, 9000)]
+        found = [store.device_memory("a/0", START_S + since_s, START_S + until_s) for since_s, until_s in spans]
+    assert found == [(72_960.0, 72_960.0, 81_920.0), (72_960.0, 76_800.0, 81_920.0), None]

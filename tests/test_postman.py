@@ -14,8 +14,8 @@ import pytest
 
 from kvlogd.model import Fault, Outcome
 from kvlogd.postman import flaws
-from tests.daemon import Running
 from tests.office import LETTER, TAKEN, Office, children, descriptors
+from tests.paging import Paged
 from tests.sinks import DRIP, HttpSink
 from tests.waiting import until
 
@@ -108,7 +108,7 @@ def test_a_child_that_dies_while_idle_is_replaced(office: Office) -> None:
         assert office.outcome(1) == TAKEN
         (child,) = children() - before
         os.kill(child, signal.SIGKILL)
-        until(lambda: Path(f"/proc/{child}/stat").read_text().split()[2] == "Z")
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
         office.send(2, sink.url())
         assert office.outcome(2) == TAKEN
         assert child not in children()
@@ -207,20 +207,22 @@ print(status, *sys.modules)
 
 
 def test_the_daemon_never_loads_apprise_or_matplotlib(tmp_path: Path) -> None:
-    """A real daemon with a channel, at its start, through a reload and at its end."""
+    """A real daemon that sends: at its start, through a reload, an alert and its end."""
     with HttpSink() as sink:
-        (tmp_path / "url").touch(0o600)
-        (tmp_path / "url").write_text(sink.url())
-        daemon = Running(tmp_path, f"channels: [{{name: oncall, url_file: {tmp_path}/url}}]\n")
-        daemon.log.touch()
-        daemon.program = ["-c", LOADED, str(daemon.config)]
-        daemon.up()
-        (tmp_path / "url").write_text(sink.url("other"))
-        daemon.send(signal.SIGHUP)
-        daemon.wait_for("RELOADING=1")
-        daemon.wait_for("READY=1")
-        assert daemon.stop() == 0
-        daemon.close()
+        daemon = Paged(tmp_path, {"oncall": sink.url()})
+        try:
+            daemon.program = ["-c", LOADED, str(daemon.config)]
+            daemon.up()
+            (tmp_path / "oncall.url").write_text(sink.url("other"))
+            daemon.send(signal.SIGHUP)
+            daemon.wait_for("RELOADING=1")
+            daemon.wait_for("READY=1")
+            daemon.fire()
+            daemon.waits(lambda: sink.requests)
+            assert daemon.stop() == 0
+        finally:
+            daemon.close()
+        assert sink.requests[0].path == "/other"
         status, *modules = daemon.printed.read_text().split()
         assert status == "0"
         assert "kvlogd.postman" in modules
@@ -232,7 +234,6 @@ import resource, select, sys, time
 from pathlib import Path
 from kvlogd.clock import Waker
 from kvlogd.postman import Postman
-from tests.daemon import Running
 from tests.office import LETTER
 
 def resident_kib():
@@ -253,9 +254,9 @@ print(*rows)
 """
 
 
-@pytest.mark.parametrize("count", [int(os.environ.get("KVLOGD_SENDS", "200"))])
+@pytest.mark.parametrize("count", [int(os.environ.get("KVLOGD_SENDS", "100"))])
 def test_memory_stays_where_it_was(count: int) -> None:
-    """200 sends; KVLOGD_SENDS=5000 in the environment makes it 5,000."""
+    """100 sends; KVLOGD_SENDS=5000 in the environment makes it 5,000."""
     with HttpSink() as sink:
         ran = subprocess.run(
             [sys.executable, "-c", SENDS, sink.url(), str(count)], capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""The SQL behind each finding gives its numbers again, as nearly as `docs/sql.md` says."""
+"""The SQL behind each finding gives its numbers again, as nearly as `docs/proof.md` says."""
 
 import io
 import json
@@ -19,7 +19,7 @@ from kvlogd.notice import EVIDENCE
 from kvlogd.proof import _OF_A_LIFE, _OF_MORE, sql_for, stamp
 from kvlogd.replay import Options, opened_store, replay
 from kvlogd.rows import Batch
-from kvlogd.rules import load_rules, shipped_folder
+from kvlogd.rules import load_rule, load_rules, shipped_folder
 from kvlogd.ruletest import Case, TestFile, played, records_of
 from kvlogd.sheet import Format
 from kvlogd.store import Store
@@ -216,6 +216,63 @@ def test_evidence_without_a_query_of_its_own_shows_the_records() -> None:
     assert "WHERE engine = 'it''s?/0' AND" in sql_for(event({}, None, "it's\n/0"))
 
 
+OWN = """\
+id: own
+verdict: own
+severity: warning
+per: engine
+when:
+  sql:
+    query: |
+      -- busy engines
+      SELECT engine, max(running) AS value FROM kv
+      WHERE ts BETWEEN $now - INTERVAL 1 HOUR AND $now{}
+      GROUP BY engine;
+why: so
+do: [look]
+"""
+
+
+def test_a_rule_with_a_query_of_its_own_is_shown_that(tmp_path: Path, empty: Store) -> None:
+    (tmp_path / "own.yaml").write_text(OWN.format(""))
+    sql = sql_for(event({"value": 9.0}, None), load_rule(tmp_path / "own.yaml"))
+    now = "TIMESTAMPTZ '2026-11-29T15:00:00.250000+00:00'"
+    assert sql == (
+        "SELECT engine, max(running) AS value FROM kv "
+        f"WHERE ts BETWEEN {now} - INTERVAL 1 HOUR AND {now} GROUP BY engine"
+    )
+    sqlgate.answer(empty, sql, Format.JSON, io.StringIO())
+    (tmp_path / "own.yaml").write_text(OWN.format(" -- of late"))
+    assert "FROM kv WHERE engine = 'a/0'" in sql_for(event({}, None), load_rule(tmp_path / "own.yaml"))
+
+
+def of_a_gpu(source: str, scope: str, **evidence: float) -> AlertEvent:
+    return event(evidence, None, scope)._replace(source=source, since_s=START_S, at_s=START_S + 3600)
+
+
+def test_what_is_read_beside_the_log_has_queries_too(tmp_path: Path) -> None:
+    out = io.StringIO()
+    with Store.open(tmp_path / "kv.duckdb") as store:
+        gpus = "INSERT INTO gpu_samples (ts, gpu, memory_used_mib, sm_clock_mhz) VALUES (to_timestamp(?), ?, ?, ?)"
+        hosts = "INSERT INTO host_samples (ts, source, rss_mib) VALUES (to_timestamp(?), ?, ?)"
+        for i in range(61):
+            at_s = START_S + 60 * i
+            rows = [(gpus, (at_s, "GPU-a", 1000.0 + 2 * i, 900.0)), (gpus, (at_s, "GPU-b", 1000.0, 1700.0))]
+            store.transact([*rows, (hosts, (at_s, "it's", 5000.0 + i))])
+        for told in (
+            of_a_gpu("@gpu", "gpu/GPU-a", grown_mib=120.0, used_mib=1120.0),
+            of_a_gpu("@host", "it's", grown_mib=60.0, used_mib=5060.0),
+            of_a_gpu("@gpu", "gpu/GPU-a", own_clock_mhz=900.0),
+            of_a_gpu("@gpu", "gpu/GPU-b", lost_for=70.0),
+        ):
+            sqlgate.answer(store, sql_for(told), Format.CSV, out)
+    answers = [line.split(",") for line in out.getvalue().splitlines()]
+    assert [float(cell) for cell in answers[1]] == pytest.approx([1120, 120, 120, 61])
+    assert [float(cell) for cell in answers[3]] == pytest.approx([5060, 60, 60, 61])
+    assert [row[:2] for row in answers[5:7]] == [["GPU-a", "900.0"], ["GPU-b", "1700.0"]]
+    assert {row[1] for row in answers[8:]} == {"GPU-b"}
+
+
 @pytest.mark.parametrize(
     ("at_s", "up", "text"),
     [
@@ -241,15 +298,18 @@ NUMBERS = st.one_of(st.floats(0, 1e6), st.sampled_from([0.0, math.nan, math.inf]
 
 @given(
     st.sampled_from([needed for needed, _ in (*_OF_A_LIFE, *_OF_MORE)]),
-    st.dictionaries(st.sampled_from([*EVIDENCE, "last_s", "stretch_s", "apart_s"]), NUMBERS),
+    st.dictionaries(
+        st.sampled_from([*EVIDENCE, "last_s", "stretch_s", "apart_s", "grown_mib", "own_clock_mhz"]), NUMBERS
+    ),
     st.sampled_from([7, None]),
     st.text(),
+    st.sampled_from(["@gpu", "@host", "it's", "a"]),
 )
 @settings(deadline=None, max_examples=150)
 def test_any_evidence_makes_a_query_that_the_gate_takes(
-    empty: Store, needed: set[str], more: dict[str, float], run: int | None, scope: str
+    empty: Store, needed: set[str], more: dict[str, float], run: int | None, scope: str, source: str
 ) -> None:
     evidence = dict.fromkeys(needed, 100.0) | more
-    sql = sql_for(event(evidence, run, scope))
+    sql = sql_for(event(evidence, run, scope)._replace(source=source))
     assert sql.isprintable()
     sqlgate.answer(empty, sql, Format.JSON, io.StringIO())

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kvlogd.model import Fault, Outcome
 from tests.office import Office, children
+from tests.paging import Paged
 from tests.sinks import DRIP, HttpSink
 from tests.waiting import until
 
@@ -83,3 +84,23 @@ def test_the_end_waits_for_no_server() -> None:
             parent.stdin.write("end\n")
             assert parent.wait(10) == 0
             assert is_gone(child)
+
+
+def test_a_daemon_goes_on_reading_while_its_server_hangs_and_ends_in_time(tmp_path: Path) -> None:
+    with HttpSink() as sink:
+        sink.default = DRIP
+        daemon = Paged(tmp_path, {"oncall": sink.url(rto=15)})
+        try:
+            daemon.up()
+            daemon.fire()
+            daemon.waits(lambda: sink.requests)
+            assert daemon.process is not None
+            (child,) = children(daemon.process.pid)
+            daemon.write(0.8, 6)
+            daemon.eventually("SELECT count(*) AS n FROM samples", lambda rows: rows[0]["n"] == 18)
+            assert children(daemon.process.pid) == {child}
+            daemon.send(signal.SIGTERM)
+            assert daemon.process.wait(10) == 0
+            assert is_gone(child)
+        finally:
+            daemon.close()

@@ -15,6 +15,7 @@ from kvlogd.model import Fault, Outcome
 from tests.command import installed
 from tests.daemon import Running
 from tests.office import Office, children
+from tests.paging import Paged
 from tests.sinks import DRIP, DROP, Answer, HttpSink
 from tests.waiting import until
 
@@ -64,11 +65,16 @@ def test_commands_and_daemon_say_nothing_of_it(running: Running) -> None:
         told = installed("check", "--config", running.config, env=loud)
         assert told.status == 0
         assert CANARY not in told.out + told.err
-        for answer in (Answer(200), Answer(403), Answer(302, {"Location": "/" + CANARY}), DROP):
+        tries: list[tuple[Answer, list[str]]] = [
+            (Answer(403), []),
+            (Answer(302, {"Location": "/" + CANARY}), ["--json"]),
+            (DROP, []),
+        ]
+        for answer, more in tries:
             sink.default = answer
-            for more in ([], ["--json"]):
-                told = installed("notify", "test", *more, "--config", running.config, env=loud)
-                assert CANARY not in told.out + told.err
+            told = installed("notify", "test", *more, "--config", running.config, env=loud)
+            assert told.status == 1
+            assert CANARY not in told.out + told.err
         assert CANARY in sink.requests[0].path
         running.up()
         assert not seen_in_proc()
@@ -78,6 +84,25 @@ def test_commands_and_daemon_say_nothing_of_it(running: Running) -> None:
         assert CANARY not in str(running.status())
         assert running.stop() == 0
     assert with_canary(running.folder) == []
+
+
+def test_a_daemon_that_sends_and_fails_to_send_says_and_stores_nothing_of_it(tmp_path: Path) -> None:
+    with HttpSink() as sink:
+        sink.default = Answer(403)
+        daemon = Paged(tmp_path, {"oncall": url_of(sink)})
+        try:
+            daemon.up()
+            daemon.fire()
+            daemon.waits(lambda: "channel oncall" in daemon.said.read_text())
+            assert CANARY in sink.requests[0].path
+            assert seen_in_proc() == []
+            notices = daemon.rows("SELECT * FROM notices")
+            assert {row["channel"] for row in notices} == {"oncall"}
+            assert CANARY not in str(notices) + str(daemon.status())
+            assert daemon.stop() == 0
+        finally:
+            daemon.close()
+    assert with_canary(tmp_path) == []
 
 
 def test_the_sending_child_has_it_neither_in_its_arguments_nor_in_its_environment(
