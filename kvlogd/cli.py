@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvlogd import __version__, alertcli, live, notifycli, storecli
+from kvlogd import __version__, alertcli, gpucli, hostcli, live, notifycli, storecli
 from kvlogd.errors import ConfigError, KvlogdError
 
 if TYPE_CHECKING:
@@ -66,10 +66,12 @@ def build_parser() -> argparse.ArgumentParser:
     _add_run(commands)
     live.add_commands(commands)
     alertcli.add_commands(commands)
+    gpucli.add(commands)
     _add_check(commands)
     _add_rules(commands)
     notifycli.add(commands)
     storecli.add(commands)
+    hostcli.add(commands, parser)
     return parser
 
 

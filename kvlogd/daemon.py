@@ -4,11 +4,12 @@ Everything that can be thrown away is: when the store fails, it is opened anew a
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kvlogd import board, silencing, wire
+from kvlogd import board, silencing, systemd, wire
+from kvlogd.channel import Secret
 from kvlogd.clock import Clock, Waker
 from kvlogd.dispatch import Dispatch
 from kvlogd.endpoint import Endpoint, Hands
@@ -18,10 +19,11 @@ from kvlogd.heartbeat import Heartbeat
 from kvlogd.herald import Herald, status_line
 from kvlogd.intake import BUDGET_BYTES, Intake
 from kvlogd.lock import OutsiderError
+from kvlogd.lookout import Lookout
 from kvlogd.overview import status_of
 from kvlogd.postman import Postman
 from kvlogd.retention import Keep, tend
-from kvlogd.setup import Setup, load_setup
+from kvlogd.setup import Setup, homed, load_setup
 from kvlogd.status import Mode, to_json
 from kvlogd.store import Store
 from kvlogd.systemd import Notifier
@@ -51,7 +53,7 @@ class Daemon:
     """One running kvlogd. `wanted` names its config file; raises ConfigError where that is wrong."""
 
     def __init__(self, wanted: Path | None, clock: Clock, waker: Waker, notifier: Notifier, voice: Voice) -> None:
-        self.setup: Setup = load_setup(wanted)
+        self.setup: Setup = _loaded(wanted)
         self.store: Store | None = None
         self.intake: Intake | None = None
         self._wanted = wanted
@@ -73,6 +75,7 @@ class Daemon:
         self._dispatch = Dispatch(Postman(waker.wake), voice, os.uname().nodename)
         self._heartbeat = Heartbeat()
         self._aim()
+        self._lookout = Lookout(self.setup, voice)
 
     # --- what others may ask, from a signal handler or another thread
 
@@ -102,6 +105,10 @@ class Daemon:
         """Begin, end or list silences. Raises KvlogdError, StoreError."""
         return self._errands.ask(lambda: self._silence(request), STATUS_S)
 
+    def release(self, for_s: float) -> Mapping[str, object]:
+        """Let go of the GPUs for so long. Raises KvlogdError."""
+        return self._errands.ask(lambda: self._lookout.release(self._clock.monotonic_s(), for_s), STATUS_S)
+
     # --- the loop
 
     def run(self) -> None:
@@ -122,6 +129,7 @@ class Daemon:
             finally:
                 self._dispatch.close()
                 self._let_go()
+                self._lookout.close()
                 self._watch.close()
 
     def _opened(self) -> Store | None:
@@ -153,7 +161,7 @@ class Daemon:
         def alerts(every: bool) -> list[Mapping[str, object]]:
             return [entry._asdict() for entry in board.entries(store, self._clock.wall_s(), every=every)]
 
-        return Hands(store, self.flush, self.status, alerts, store.snapshot, self.silence)
+        return Hands(store, self.flush, self.status, alerts, store.snapshot, self.silence, self.release)
 
     def _status(self) -> Mapping[str, object]:
         path, complaints = self.setup.config.store.path, self._voice.complaints()
@@ -162,7 +170,9 @@ class Daemon:
             wall_s = self._clock.wall_s()
             complaints.append(Complaint("socket", fault.last_fault or "", wall_s, wall_s, fault.faults, 0.0))
         times = (self._started_s, self._clock.wall_s())
-        return to_json(status_of(self.intake, path, complaints, self._mode(), *times, self._dispatch.channels()))
+        return to_json(
+            status_of(self.intake, path, complaints, self._mode(), *times, self._lookout, self._dispatch.channels())
+        )
 
     def _silence(self, request: Mapping[str, Any]) -> list[Mapping[str, object]]:
         if self.store is None:
@@ -187,7 +197,7 @@ class Daemon:
         if now_s - self._reported_s >= REPORT_S:
             self._report(now_s, wall_s)
         self._errands.run()
-        self._notifier.alive()
+        self._notifier.alive(now_s)
         return busy
 
     def _begin(self, now_s: float) -> None:
@@ -197,6 +207,7 @@ class Daemon:
         try:
             self.intake = Intake(self.setup, self.store, now_s)
             self._dispatch.take_up(self.setup, self.store, self._clock.wall_s())
+            self._lookout.begin(self.store, self._clock.wall_s())
         except StoreError as error:
             self._store_failed(error, now_s)
 
@@ -206,6 +217,7 @@ class Daemon:
         if self._is_stirred:
             self._is_stirred = False
             self.intake.hint()
+        self._lookout.poll(now_s, wall_s, [stream.pipeline for stream in self.intake.streams()])
         try:
             return self.intake.poll(now_s, wall_s) >= BUDGET_BYTES // 2
         except StoreError as error:  # what rules had seen before the restart is read on the way
@@ -222,7 +234,8 @@ class Daemon:
     def _commit(self, now_s: float, *, is_last: bool = False) -> None:
         if self.intake is None or self.store is None:
             return
-        batch = self._dispatch.planned(self.intake.batch(now_s, is_last=is_last), self._clock.wall_s())
+        batch = self._lookout.joined(self.intake.batch(now_s, is_last=is_last))
+        batch = self._dispatch.planned(batch, self._clock.wall_s())
         try:
             if any(batch):
                 self.store.commit(batch)
@@ -281,6 +294,7 @@ class Daemon:
         try:
             if not tend(self.store, wall_s, Keep(keeping.keep_raw, keeping.keep_minutes)):
                 self._tended_s -= TEND_S - TEND_AGAIN_S
+            self.store.renew()
         except StoreError as error:
             self._voice.complain("store upkeep", str(error), now_s, wall_s)
         else:
@@ -309,7 +323,7 @@ class Daemon:
         self._reload_wanted = False
         self._notifier.reloading(now_s)
         try:
-            setup = load_setup(self._wanted, known=self.setup.urls.values())
+            setup = _loaded(self._wanted, self.setup.urls.values())
         except KvlogdError as error:
             self._voice.complain("reload", str(error), now_s, self._clock.wall_s(), Level.ERROR)
             self._notifier.ready("reload failed: the old config is in force")
@@ -324,6 +338,7 @@ class Daemon:
             self._let_go()
             self.setup = setup
             self._aim()
+            self._lookout.change(setup)
         self._voice.say(Level.NOTICE, f"reloaded: {len(setup.config.sources)} sources, {len(setup.rules)} rules")
         self._notifier.ready()
 
@@ -332,3 +347,8 @@ class Daemon:
         if self.intake is not None:
             self.intake.close()
             self.intake = None
+        self._lookout.forget()
+
+
+def _loaded(wanted: Path | None, known: Iterable[Secret] = ()) -> Setup:
+    return homed(load_setup(wanted, known=known), systemd.state_folder(os.environ))

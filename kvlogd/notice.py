@@ -69,6 +69,21 @@ EVIDENCE = {
     "siblings": ("siblings compared with", "count"),
     "siblings_running": ("requests running on its siblings", "count"),
     "moved": ("moved over the span", "number"),
+    "grown_mib": ("grown by, MiB", "count"),
+    "grown_mib_per_h": ("grows an hour by, MiB", "count"),
+    "used_mib": ("memory now, MiB", "count"),
+    "total_mib": ("memory of the device, MiB", "count"),
+    "limit_mib": ("memory that it may have, MiB", "count"),
+    "others_grown_mib": ("of that, other processes than the engines', MiB", "count"),
+    "other_pid": ("largest of them, process", "plain"),
+    "oom_kills": ("processes killed for want of memory", "count"),
+    "lost_for": ("cannot be read since", "duration"),
+    "own_clock_mhz": ("its clock, MHz", "count"),
+    "siblings_clock_mhz": ("clock of its siblings, MHz", "count"),
+    "util": ("share of the time that kernels run", "share"),
+    "temperature_c": ("its temperature, Celsius", "count"),
+    "siblings_temperature_c": ("temperature of its siblings, Celsius", "count"),
+    "held_back": ("share of the time that heat or power held it back", "share"),
 }
 """Evidence that is shown, in this order: its words and its unit."""
 
@@ -215,6 +230,24 @@ def _recovery(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
     return f"{lives} {ill}{following}"
 
 
+def _growth(event: AlertEvent, evidence: Mapping[str, float]) -> str:
+    rate, now = f"+{evidence['grown_mib_per_h']:,.0f} MiB/h", f"{evidence['used_mib'] / 1024:.1f}"
+    most = evidence.get("total_mib", evidence.get("limit_mib"))
+    of = f"{now} GiB" if most is None else f"{now} of {most / 1024:.1f} GiB"
+    whose = f", process {evidence['other_pid']:.0f} and no engine" if "other_pid" in evidence else ""
+    lasted = duration_text(event.at_s - event.since_s)
+    return f"memory {rate} for {lasted}{whose}; {of}{_until_full(evidence)}"
+
+
+def _slow_gpu(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
+    siblings = count_text(round(evidence["siblings"]), "sibling")
+    held = evidence.get("held_back", 0.0)
+    why = f"; heat or power holds it back {share_text(held)} of the time" if held else ""
+    return (
+        f"runs at {evidence['own_clock_mhz']:.0f} MHz, {siblings} as busy at {evidence['siblings_clock_mhz']:.0f}{why}"
+    )
+
+
 def _until_full(evidence: Mapping[str, float]) -> str:
     if "full_in_s" not in evidence:
         return ""
@@ -243,7 +276,9 @@ _HEADLINES = (
     ({"hit_rate", "usual_hit_rate", "prompts_each", "usual_prompts_each"}, _hit_rate),
     ({"own_pace", "siblings_pace", "siblings", "siblings_running", "running"}, _slow_rank),
     ({"own_held", "siblings_held", "siblings", "siblings_running", "running"}, _full_rank),
-    *(({name}, _one_number(name)) for name in ("frozen_for", "blind_for", "unread_share")),
+    ({"grown_mib_per_h", "used_mib"}, _growth),
+    ({"own_clock_mhz", "siblings_clock_mhz", "siblings"}, _slow_gpu),
+    *(({name}, _one_number(name)) for name in ("oom_kills", "lost_for", "frozen_for", "blind_for", "unread_share")),
 )
 """What is said of a finding, by the evidence that it takes to say it."""
 
@@ -276,6 +311,8 @@ def _number(value: float, unit: str) -> str:
         return f"{100 * value:.1f} points"
     if unit == "duration":
         return duration_text(value)
+    if unit == "plain":
+        return f"{value:.0f}"
     return f"{value:,.0f}" if abs(value) >= 10 or value == int(value) else f"{value:.1f}"
 
 

@@ -25,11 +25,7 @@ from kvlogd.model import (
     Stats,
 )
 from kvlogd.outbox import Case, CaseKey, Notice, NoticeState, Silence
-
-GpuRow = tuple[float, str, float | None, float | None, float | None, float | None, float | None, float | None]
-"""`sidecar.GpuSample`: time, GPU, share of use, MiB used, MiB in all, degrees Celsius, W, MHz."""
-HostRow = tuple[float, str | None, float | None]
-"""`sidecar.HostSample`: time, source, MiB."""
+from kvlogd.reading import Gpu, GpuProcess, GpuSample, HostSample
 
 
 class Position(NamedTuple):
@@ -70,14 +66,16 @@ class Batch(NamedTuple):
     gaps: Sequence[Gap] = ()
     positions: Sequence[Position] = ()
     memories: Sequence[Memory] = ()
-    gpu_samples: Sequence[GpuRow] = ()
-    host_samples: Sequence[HostRow] = ()
     cases: Sequence[Case] = ()
     """Cases that began or changed."""
     closed: Sequence[CaseKey] = ()
     """Cases in which nothing is left to tell."""
     notices: Sequence[Notice] = ()
     silences: Sequence[Silence] = ()
+    gpu_samples: Sequence[GpuSample] = ()
+    host_samples: Sequence[HostSample] = ()
+    gpus: Sequence[Gpu] = ()
+    gpu_processes: Sequence[GpuProcess] = ()
 
 
 class Answer(NamedTuple):

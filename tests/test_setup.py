@@ -4,7 +4,7 @@ import pytest
 
 from kvlogd.errors import ConfigError
 from kvlogd.model import Severity
-from kvlogd.setup import load_setup
+from kvlogd.setup import homed, load_setup
 
 
 def config(folder: Path, text: str) -> Path:
@@ -60,3 +60,14 @@ def test_quiet_hours_of_no_zone_are_refused(tmp_path: Path) -> None:
     quiet = "{from: '22:00', to: '07:00', timezone: Europe/Berln}"
     with pytest.raises(ConfigError, match="no such time zone"):
         load_setup(config(tmp_path, f"channels: [{{name: a, url_file: {path}, quiet: {quiet}}}]\n"))
+
+
+def test_a_store_that_nobody_placed_lies_in_the_units_state_folder(tmp_path: Path) -> None:
+    config = tmp_path / "kvlogd.yaml"
+    config.write_text("store: {keep_raw: 7d}\n")
+    unplaced = load_setup(config)
+    assert homed(unplaced, tmp_path).config.store.path == tmp_path / "kvlogd.duckdb"
+    assert homed(unplaced, tmp_path).config.store.keep_raw == 7 * 86400
+    assert homed(unplaced, None) == unplaced
+    config.write_text(f"store: {{path: {tmp_path}/mine.duckdb}}\n")
+    assert homed(load_setup(config), tmp_path / "else").config.store.path == tmp_path / "mine.duckdb"
