@@ -7,7 +7,7 @@ import pytest
 
 from tests.test_imports import ROOT
 
-NOT_FOR_HELP = ("apprise", "duckdb", "nanoarrow", "pydantic", "tqdm", "watchdog", "yaml", "zstandard")
+NOT_FOR_HELP = ("apprise", "duckdb", "nanoarrow", "pydantic", "shtab", "tqdm", "watchdog", "yaml", "zstandard")
 
 PROBE = """
 import contextlib, sys
