@@ -62,7 +62,7 @@ def entries(store: Known, at_s: float, *, every: bool) -> list[Entry]:
     Raises StoreError.
     """
     found = _every(store.alert_events()) if every else _firing(store.standings())
-    told, silences, failing = _told(store.notices()), store.silences(), _failing(store)
+    told, silences, failing = _told(store), store.silences(), _failing(store)
     return [
         entry._replace(
             told=tuple(sorted(told.get(entry.alert, ()))),
@@ -106,12 +106,15 @@ def _entry(event: AlertEvent, fired_s: float, over_s: float | None) -> Entry:
     return Entry(*ids, event.severity.value, over_s is None, event.since_s, fired_s, over_s, headline)
 
 
-def _told(notices: Iterable[Notice]) -> dict[str, set[str]]:
+def _told(store: Known) -> dict[str, set[str]]:
+    """Return for each alert, by its id, the channels that took a message about it."""
     found: dict[str, set[str]] = {}
-    for one in notices:
-        if one.state is NoticeState.SENT:
-            for alert in json.loads(one.alerts):
-                found.setdefault(alert["id"], set()).add(one.channel)
+    for one in store.notices(NoticeState.SENT):
+        for alert in json.loads(one.alerts):
+            found.setdefault(alert["id"], set()).add(one.channel)
+    for case in store.cases():  # they outlive the notices
+        if case.told is not None:
+            found.setdefault(alert_id(case.event.key, case.bouts[0][0]), set()).add(case.channel)
     return found
 
 

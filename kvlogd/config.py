@@ -59,13 +59,11 @@ SecretFile = Annotated[Path, AfterValidator(_secret_file)]
 
 
 def _clock_time(value: object) -> object:
-    # YAML reads a bare 22:00 as the number of minutes that it is
     match = re.fullmatch(r"([01]?[0-9]|2[0-3]):([0-5][0-9])", value) if isinstance(value, str) else None
-    if match is not None:
-        return 60 * int(match[1]) + int(match[2])
-    if isinstance(value, int) and not isinstance(value, bool) and 600 <= value < 1440:
-        return value
-    raise ValueError("is no time of day: write it like '22:00'")
+    if match is None:
+        # a bare 22:00 is 1320 to YAML, which could as well be a number that somebody wrote
+        raise ValueError("is no time of day: write it in quotes, like '22:00'")
+    return 60 * int(match[1]) + int(match[2])
 
 
 ClockTime = Annotated[int, BeforeValidator(_clock_time)]

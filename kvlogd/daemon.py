@@ -72,10 +72,10 @@ class Daemon:
         self._stop_wanted = self._reload_wanted = False
         self._errands = Errands(waker.wake)
         self._started_s = clock.wall_s()
-        self._lookout = Lookout(self.setup, voice)
         self._dispatch = Dispatch(Postman(waker.wake), voice, os.uname().nodename)
         self._heartbeat = Heartbeat()
         self._aim()
+        self._lookout = Lookout(self.setup, voice)
 
     # --- what others may ask, from a signal handler or another thread
 
@@ -101,13 +101,13 @@ class Daemon:
         """Return what `kvlogd status` shows. Raises StoreError where the loop has no time."""
         return self._errands.ask(self._status, STATUS_S)
 
-    def release(self, for_s: float) -> Mapping[str, object]:
-        """Let go of the GPUs for so long. Raises KvlogdError."""
-        return self._errands.ask(lambda: self._lookout.release(self._clock.monotonic_s(), for_s), STATUS_S)
-
     def silence(self, request: Mapping[str, Any]) -> list[Mapping[str, object]]:
         """Begin, end or list silences. Raises KvlogdError, StoreError."""
         return self._errands.ask(lambda: self._silence(request), STATUS_S)
+
+    def release(self, for_s: float) -> Mapping[str, object]:
+        """Let go of the GPUs for so long. Raises KvlogdError."""
+        return self._errands.ask(lambda: self._lookout.release(self._clock.monotonic_s(), for_s), STATUS_S)
 
     # --- the loop
 
@@ -161,7 +161,7 @@ class Daemon:
         def alerts(every: bool) -> list[Mapping[str, object]]:
             return [entry._asdict() for entry in board.entries(store, self._clock.wall_s(), every=every)]
 
-        return Hands(store, self.flush, self.status, alerts, store.snapshot, self.release, self.silence)
+        return Hands(store, self.flush, self.status, alerts, store.snapshot, self.silence, self.release)
 
     def _status(self) -> Mapping[str, object]:
         path, complaints = self.setup.config.store.path, self._voice.complaints()
@@ -206,8 +206,8 @@ class Daemon:
             return
         try:
             self.intake = Intake(self.setup, self.store, now_s)
-            self._lookout.begin(self.store, self._clock.wall_s())
             self._dispatch.take_up(self.setup, self.store, self._clock.wall_s())
+            self._lookout.begin(self.store, self._clock.wall_s())
         except StoreError as error:
             self._store_failed(error, now_s)
 
@@ -234,8 +234,8 @@ class Daemon:
     def _commit(self, now_s: float, *, is_last: bool = False) -> None:
         if self.intake is None or self.store is None:
             return
-        wall_s = self._clock.wall_s()
-        batch = self._dispatch.planned(self._lookout.joined(self.intake.batch(now_s, is_last=is_last)), wall_s)
+        batch = self._lookout.joined(self.intake.batch(now_s, is_last=is_last))
+        batch = self._dispatch.planned(batch, self._clock.wall_s())
         try:
             if any(batch):
                 self.store.commit(batch)
@@ -337,8 +337,8 @@ class Daemon:
             self._commit(now_s, is_last=True)
             self._let_go()
             self.setup = setup
-            self._lookout.change(setup)
             self._aim()
+            self._lookout.change(setup)
         self._voice.say(Level.NOTICE, f"reloaded: {len(setup.config.sources)} sources, {len(setup.rules)} rules")
         self._notifier.ready()
 

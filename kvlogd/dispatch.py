@@ -65,10 +65,10 @@ class Dispatch:
     def take_up(self, setup: Setup, store: Store, wall_s: float) -> None:
         """Begin where the store says. Raises StoreError."""
         self._setup, self._store, self._plan = setup, store, None
-        if not setup.config.channels:
-            return
         last_id = store.last_notice_id()
         ledger = Ledger(store.cases(), store.notices(NoticeState.WAITING), store.silences(), last_id)
+        if not setup.config.channels and not ledger.cases and not ledger.waiting:
+            return
         notify = {rule.id: rule.notify for rule in setup.rules}
         plan = Plan(map(policy_of, setup.config.channels), notify, ledger, wall_s, self._flying.values())
         plan.stand(store.standings(), wall_s)

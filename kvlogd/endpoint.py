@@ -78,10 +78,10 @@ class Hands(NamedTuple):
     """The alerts that stand, or all that ever were."""
     snapshot: Callable[[Path], object]
     """Writes a consistent copy of the store to a path that is free."""
-    release: Callable[[float], Mapping[str, object]] | None = None
-    """Lets go of the GPUs for so many seconds."""
     silence: Callable[[Mapping[str, Any]], Iterable[Mapping[str, object]]] = _no_silences
     """Begins, ends or lists silences, see `silencing.obey`."""
+    release: Callable[[float], Mapping[str, object]] | None = None
+    """Lets go of the GPUs for so many seconds."""
 
 
 class Health(NamedTuple):
@@ -242,7 +242,7 @@ class Endpoint:
             self._check_store(request.get("store"))
             answers = {
                 Kind.SQL: self._sql, Kind.STATUS: self._status, Kind.ALERTS: self._alerts,
-                Kind.SNAPSHOT: self._snapshot, Kind.GPU_RELEASE: self._release, Kind.SILENCE: self._silence,
+                Kind.SNAPSHOT: self._snapshot, Kind.SILENCE: self._silence, Kind.GPU_RELEASE: self._release,
             }  # fmt: skip
             answers[kind](peer, request)
 

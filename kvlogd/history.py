@@ -118,6 +118,18 @@ class History:
         sql = "SELECT epoch(ts), kind, numbers FROM events WHERE run_id = ? ORDER BY ts"
         return [rows.event(row) for row in self.read(sql, [run_id])]
 
+    def sights(self, label: str, start_s: float, end_s: float, cells: int) -> list[Sight]:
+        """Return what was seen of an engine in a time cut into cells: the moments of lowest and highest usage in each.
+
+        What ran then is the cell's mean, what waited its most.
+        """
+        found = self.read(_SIGHTS, [label, start_s, end_s, cells])
+        return [Sight(*row) for row in found]
+
+    def starts(self, label: str, start_s: float, end_s: float) -> list[float]:
+        """Return when lives of an engine began in a time, but for its first life."""
+        return [at_s for (at_s,) in self.read(_STARTS, [label, start_s, end_s])]
+
     def gpus(self) -> list[Gpu]:
         """Return the GPUs that were read."""
         return [Gpu(*row) for row in self.read(statements.select(telemetry.GPUS))]
@@ -132,18 +144,6 @@ class History:
             (HostSample(*row) for row in hosts),
         ]
         return heapq.merge(*feeds, key=lambda sample: sample.ts_s)
-
-    def sights(self, label: str, start_s: float, end_s: float, cells: int) -> list[Sight]:
-        """Return what was seen of an engine in a time cut into cells: the moments of lowest and highest usage in each.
-
-        What ran then is the cell's mean, what waited its most.
-        """
-        found = self.read(_SIGHTS, [label, start_s, end_s, cells])
-        return [Sight(*row) for row in found]
-
-    def starts(self, label: str, start_s: float, end_s: float) -> list[float]:
-        """Return when lives of an engine began in a time, but for its first life."""
-        return [at_s for (at_s,) in self.read(_STARTS, [label, start_s, end_s])]
 
     def device_memory(self, label: str, since_s: float, until_s: float) -> tuple[float, float, float] | None:
         """Return the least and the most device memory in use beside an engine, and how much there is, in MiB.

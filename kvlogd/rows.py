@@ -66,16 +66,16 @@ class Batch(NamedTuple):
     gaps: Sequence[Gap] = ()
     positions: Sequence[Position] = ()
     memories: Sequence[Memory] = ()
-    gpu_samples: Sequence[GpuSample] = ()
-    host_samples: Sequence[HostSample] = ()
-    gpus: Sequence[Gpu] = ()
-    gpu_processes: Sequence[GpuProcess] = ()
     cases: Sequence[Case] = ()
     """Cases that began or changed."""
     closed: Sequence[CaseKey] = ()
     """Cases in which nothing is left to tell."""
     notices: Sequence[Notice] = ()
     silences: Sequence[Silence] = ()
+    gpu_samples: Sequence[GpuSample] = ()
+    host_samples: Sequence[HostSample] = ()
+    gpus: Sequence[Gpu] = ()
+    gpu_processes: Sequence[GpuProcess] = ()
 
 
 class Answer(NamedTuple):

@@ -60,14 +60,14 @@ def migrations() -> Mapping[int, Sequence[str]]:
             *show(ENGINE_MINUTES),
         ),
         2: (
+            *create(CASES),
+            *create(NOTICES),
+            *create(SILENCES),
             *create(GPUS),
             *create(GPU_PROCESSES),
             *extend(GPU_SAMPLES, *(column.name for column in GPU_SAMPLES.columns[8:])),
             *extend(HOST_SAMPLES, *(column.name for column in HOST_SAMPLES.columns[3:])),
             *show(GPU_VS_KV),
-            *create(CASES),
-            *create(NOTICES),
-            *create(SILENCES),
         ),
     }
 

@@ -99,25 +99,6 @@ class RuleStatus(NamedTuple):
     """Why it abstains or is broken; kvlogd's own words."""
 
 
-class GpuStatus(NamedTuple):
-    """One GPU and its last reading."""
-
-    gpu: str
-    """Its UUID."""
-    state: str
-    device_index: int | None = None
-    name: str | None = None
-    last_s: float | None = None
-    """When it was read last."""
-    util: float | None = None
-    memory_used_mib: float | None = None
-    memory_total_mib: float | None = None
-    temperature_c: float | None = None
-    power_w: float | None = None
-    holders: str = ""
-    """Who holds its memory: engines by their log, strangers by executable and PID."""
-
-
 class ChannelState(StrEnum):
     """Whether a channel takes messages."""
 
@@ -136,6 +117,25 @@ class ChannelStatus(NamedTuple):
     sent_s: float | None = None
     """When it last took one since the daemon started."""
     why: str = ""
+
+
+class GpuStatus(NamedTuple):
+    """One GPU and its last reading."""
+
+    gpu: str
+    """Its UUID."""
+    state: str
+    device_index: int | None = None
+    name: str | None = None
+    last_s: float | None = None
+    """When it was read last."""
+    util: float | None = None
+    memory_used_mib: float | None = None
+    memory_total_mib: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    holders: str = ""
+    """Who holds its memory: engines by their log, strangers by executable and PID."""
 
 
 class Trouble(NamedTuple):
@@ -167,10 +167,10 @@ class Status(NamedTuple):
     engines: tuple[EngineStatus, ...] = ()
     rules: tuple[RuleStatus, ...] = ()
     troubles: tuple[Trouble, ...] = ()
+    channels: tuple[ChannelStatus, ...] = ()
     gpus: tuple[GpuStatus, ...] = ()
     gpus_note: str = ""
     """Why no GPU is read, or until when they are let go of; kvlogd's own words."""
-    channels: tuple[ChannelStatus, ...] = ()
 
 
 _LISTS: dict[str, type[Any]] = {

@@ -94,8 +94,8 @@ MAY_IMPORT = {
     "overview": "alerts intake lookout piece pipeline rules status stream voice dispatch",
     "herald": "notice piece rows voice",
     "daemon": (
-        "channel clock endpoint errands herald intake lock lookout overview retention setup status store systemd voice "
-        "watch wire board dispatch heartbeat postman silencing"
+        "channel clock endpoint errands herald intake lock lookout overview retention setup status store systemd "
+        "voice watch wire board dispatch heartbeat postman silencing"
     ),
     "service": "clock daemon systemd voice",
     "memory": "engines pipeline rules",
@@ -191,7 +191,7 @@ PURE = (
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions "
     "sheet checkup manual pace proposal minutes statements days rollup course table telemetry alerting "
     "bookkeeping views reading gauge sideline agenda outbox line plan boardparcel viewsadvice parcel "
-    "viewspace layout letter bulletin panel proofadvice panelpace"
+    "viewspace layout letter bulletin panel proofadvice panelpace agendacheckup"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
@@ -204,5 +204,3 @@ SUPERVISES = {"endpoint"}
 NAMELESS = {"utils", "util", "helpers", "helper", "manager", "base", "common"}
 MOST_LINES_A_FILE = 450
 MOST_LINES_A_FUNCTION = 60
-
-NOT_FOR_HELP = ("apprise", "duckdb", "nanoarrow", "pydantic", "shtab", "tqdm", "watchdog", "yaml", "zstandard")

@@ -13,6 +13,7 @@ from kvlogd.model import AlertEvent, AlertState
 from kvlogd.outbox import Notice
 from kvlogd.postman import Postman
 from kvlogd.rows import Batch
+from kvlogd.rules import Rule
 from kvlogd.setup import Setup
 from kvlogd.voice import Voice
 from tests.daemon import Running
@@ -45,14 +46,14 @@ def standing_of(event: AlertEvent) -> Standing:
 class Desk:
     """A dispatch on a real store; the test moves its clock, and waits for its children."""
 
-    def __init__(self, folder: Path, urls: Mapping[str, str], **more: object) -> None:
+    def __init__(self, folder: Path, urls: Mapping[str, str], *, rules: tuple[Rule, ...] = (), **more: object) -> None:
         log = folder / "vllm.log"
         log.touch()
-        self.live = Live(log, folder / "desk.duckdb", rules=(), wall_s=BEGIN_S)
+        self.live = Live(log, folder / "desk.duckdb", rules=rules, wall_s=BEGIN_S)
         channels = tuple(ChannelConfig.model_validate({"name": n, "url_env": "X", **more}) for n in urls)
         sources = (SourceConfig(name="chat", files=(str(log),)),)
         config = Config(sources=sources, store=StoreConfig(path=self.live.db), channels=channels)
-        self.setup = Setup(config, (), {name: Secret(url) for name, url in urls.items()})
+        self.setup = Setup(config, rules, {name: Secret(url) for name, url in urls.items()})
         self.said = io.StringIO()
         self.dispatch = self._begun()
 

@@ -6,10 +6,16 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from kvlogd.config import ChannelConfig
+from kvlogd.dispatch import BROKEN_S
+from kvlogd.kinds.threshold import Threshold
 from kvlogd.model import NoticeKind
 from kvlogd.outbox import NoticeState
 from kvlogd.rows import Batch
+from tests.course import rule
+from tests.lines import line_of, record
 from tests.outboxes import BEGIN_S, alert
 from tests.paging import Desk, Paged
 from tests.sinks import DRIP, HANG, Answer, HttpSink
@@ -148,3 +154,48 @@ def test_a_reload_takes_up_a_channel(tmp_path: Path) -> None:
             assert len(first.requests) == 1
         finally:
             daemon.close()
+
+
+def test_a_rule_that_fails_is_told_after_a_quarter_of_an_hour_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with HttpSink() as hook:
+        desk = Desk(tmp_path, {"hook": hook.url()}, rules=(rule(tmp_path, id_="bad", for_="0s"),))
+        try:
+            monkeypatch.setattr(Threshold, "judge", fails)
+            desk.live.log.write_bytes(b"".join(line_of(record(10.0 * n, running=1)) + b"\n" for n in range(12)))
+            desk.live.read_all()
+            desk.go(BROKEN_S - 60, 30)
+            assert hook.requests == []
+            desk.go(3600, 30)
+            [request] = hook.requests
+            assert "rule bad fails and finds nothing" in str(request.json["title"])
+            assert "ZeroDivisionError" in str(request.json["message"])
+            assert not desk.dispatch.is_well(desk.live.clock.wall)
+            monkeypatch.undo()
+            with desk.live.log.open("ab") as log:
+                log.write(b"".join(line_of(record(10.0 * n, running=1)) + b"\n" for n in range(12, 24)))
+            desk.live.read_all()
+            desk.go(60, 30)
+            assert (len(hook.requests), desk.live.store.cases()) == (1, [])
+            assert desk.dispatch.is_well(desk.live.clock.wall)
+        finally:
+            desk.close()
+
+
+def test_what_a_channel_that_was_removed_was_owed_is_forgotten(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, {"hook": "json://127.0.0.1:1/"})
+    try:
+        desk.see(alert(0))
+        desk.go(10)
+        config = desk.setup.config.model_copy(update={"channels": ()})
+        desk.dispatch.take_up(desk.setup._replace(config=config), desk.live.store, desk.live.clock.wall)
+        desk.turn(1.0)
+        assert (desk.live.store.cases(), desk.live.store.notices(NoticeState.WAITING)) == ([], [])
+        [notice] = desk.notices()
+        assert notice.why == "the channel was removed"
+    finally:
+        desk.close()

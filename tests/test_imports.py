@@ -4,7 +4,6 @@ The tables are in module_map; the checks need no change for a new module.
 """
 
 import ast
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -23,7 +22,6 @@ from tests.module_map import (
     MOST_LINES_A_FILE,
     MOST_LINES_A_FUNCTION,
     NAMELESS,
-    NOT_FOR_HELP,
     OPEN_TO_ALL,
     PURE,
     READS_CLOCKS,
@@ -255,23 +253,3 @@ def test_tests_and_benchmarks_keep_the_limits(folder: str) -> None:
     faults = {source.name: found for source in sources for check in checks if (found := check(source))}
     assert sources
     assert faults == {}
-
-
-PROBE = """
-import contextlib, sys
-from kvlogd.cli import main
-sys.argv = ["kvlogd", *sys.argv[1:]]
-with contextlib.suppress(SystemExit):
-    main()
-print("LOADED", *sys.modules)
-"""
-
-
-@pytest.mark.parametrize("words", [["--help"], ["replay", "--help"]])
-def test_help_loads_nothing_heavy(words: list[str]) -> None:
-    run = subprocess.run([sys.executable, "-c", PROBE, *words], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert run.stderr == ""
-    shown, _, loaded = run.stdout.rpartition("LOADED ")
-    assert "usage" in shown.lower()
-    assert "kvlogd.cli" in loaded.split()
-    assert sorted(set(NOT_FOR_HELP) & set(loaded.split())) == []

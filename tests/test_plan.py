@@ -322,6 +322,11 @@ class Course(RuleBasedStateMachine):
     def answer(self, channel: str, outcome: object) -> None:
         self.box.answers[channel] = outcome  # type: ignore[assignment]
 
+    @rule(scope=st.sampled_from(["e/0", "*"]), seconds=st.sampled_from([30.0, 1800.0]))
+    def hush(self, scope: str, seconds: float) -> None:
+        now_s = BEGIN_S + self.box.at_s
+        self.box.silences = self.box.plan.silences = [Silence(1, "*", scope, now_s, now_s + seconds)]
+
     @rule()
     def die(self) -> None:
         before = len(self.box.tries)

@@ -48,8 +48,7 @@ def test_048_nothing_is_lost_and_one_comes_twice_at_most_for_each_kill(tmp_path:
                 sink.victim = daemon
                 sink.came.clear()
                 daemon.write(0.8 if number % 2 == 0 else 0.1, 3)
-                # a query has what was read stored at once
-                daemon.waits(lambda: sink.came.wait(1.0) or daemon.ask("sql", "SELECT 1") is None, 60)
+                daemon.waits(sink.came.is_set, 60)
                 assert daemon.process is not None
                 daemon.process.wait(30)
                 daemon.process = None

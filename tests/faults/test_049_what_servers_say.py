@@ -72,7 +72,7 @@ def test_049_a_channel_that_refuses_is_told_of_through_another(tmp_path: Path, s
             assert "channel hook takes no messages" in titles[1]
             assert str(status_code) in str(other.requests[1].json["message"])
             assert f"channel hook: is out of order: refused ({status_code})" in desk.said.getvalue()
-            status = status_of(None, tmp_path, [], Mode.POLLING, 0.0, 0.0, None, desk.dispatch.channels())
+            status = status_of(None, tmp_path, [], Mode.POLLING, 0.0, 0.0, channels=desk.dispatch.channels())
             assert [(one.name, one.state, one.waiting) for one in status.channels] == [
                 ("hook", ChannelState.OUT_OF_ORDER, 1), ("other", ChannelState.FINE, 0),
             ]  # fmt: skip
