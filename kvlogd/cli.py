@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvlogd import __version__, gpucli, live, storecli
+from kvlogd import __version__, gpucli, hostcli, live, storecli
 from kvlogd.errors import ConfigError, KvlogdError
 
 FINE, FOUND, WRONG = 0, 1, 2
@@ -61,6 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_rules(commands)
     storecli.add(commands)
+    hostcli.add(commands, parser)
     return parser
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from kvlogd import wire
+from kvlogd import systemd, wire
 from kvlogd.clock import Clock, Waker
 from kvlogd.endpoint import Endpoint, Hands
 from kvlogd.errands import Errands
@@ -18,7 +18,7 @@ from kvlogd.lock import OutsiderError
 from kvlogd.lookout import Lookout
 from kvlogd.overview import status_of
 from kvlogd.retention import Keep, tend
-from kvlogd.setup import Setup, load_setup
+from kvlogd.setup import Setup, homed, load_setup
 from kvlogd.status import Mode, to_json
 from kvlogd.store import Store
 from kvlogd.systemd import Notifier
@@ -44,7 +44,7 @@ class Daemon:
     """One running kvlogd. `wanted` names its config file; raises ConfigError where that is wrong."""
 
     def __init__(self, wanted: Path | None, clock: Clock, waker: Waker, notifier: Notifier, voice: Voice) -> None:
-        self.setup: Setup = load_setup(wanted)
+        self.setup: Setup = _loaded(wanted)
         self.store: Store | None = None
         self.intake: Intake | None = None
         self._wanted = wanted
@@ -169,7 +169,7 @@ class Daemon:
         if now_s - self._reported_s >= REPORT_S:
             self._report(now_s, wall_s)
         self._errands.run()
-        self._notifier.alive()
+        self._notifier.alive(now_s)
         return busy
 
     def _begin(self, now_s: float) -> None:
@@ -232,6 +232,7 @@ class Daemon:
         try:
             if not tend(self.store, wall_s, Keep(keeping.keep_raw, keeping.keep_minutes)):
                 self._tended_s -= TEND_S - TEND_AGAIN_S
+            self.store.renew()
         except StoreError as error:
             self._voice.complain("store upkeep", str(error), now_s, wall_s)
         else:
@@ -258,7 +259,7 @@ class Daemon:
         self._reload_wanted = False
         self._notifier.reloading(now_s)
         try:
-            setup = load_setup(self._wanted)
+            setup = _loaded(self._wanted)
         except KvlogdError as error:
             self._voice.complain("reload", str(error), now_s, self._clock.wall_s(), Level.ERROR)
             self._notifier.ready("reload failed: the old config is in force")
@@ -281,6 +282,10 @@ class Daemon:
             self.intake.close()
             self.intake = None
         self._lookout.forget()
+
+
+def _loaded(wanted: Path | None) -> Setup:
+    return homed(load_setup(wanted), systemd.state_folder(os.environ))
 
 
 def _alerts(store: Store, every: bool) -> Iterator[Mapping[str, object]]:

@@ -45,6 +45,8 @@ class Options(NamedTuple):
     db: Path | None = None
     gpu_csv: Path | None = None
     host_csv: Path | None = None
+    last_bytes: int | None = None
+    """Of each file, which must not be packed, only so much of its end is read."""
 
 
 @contextmanager
@@ -113,6 +115,8 @@ class SourceReader:
         start = self._positions.get(file.head_signature, 0)
         if start:
             self._resume()
+        if self._options.last_bytes is not None:
+            start = max(start, file.size - self._options.last_bytes)
         self._stamper.mtime_s = file.mtime_s
         first = True
         for chunk in chunks(file, start=start):

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 from kvlogd.errors import KvlogdError
 from kvlogd.model import Severity
-from kvlogd.quantity import duration_text, share_text, size_text
+from kvlogd.quantity import about_text, duration_text, share_text, size_text
 
 WIDTH = 80
 _COLOURS = {"critical": "\x1b[1;31m", "warning": "\x1b[1;33m", "info": "\x1b[1;36m"}
 _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 _GAP = "  "
+_BARS = "▁▂▃▄▅▆▇█"
 
 
 class Mode(StrEnum):
@@ -80,6 +81,10 @@ class EngineStatus(NamedTuple):
     kv_usage: float | None = None
     model: str | None = None
     vllm_version: str | None = None
+    course: tuple[float | None, ...] = ()
+    """Its usage in the parts of the hour before `Status.at_s`, oldest first; None where there was no record."""
+    full_s: float | None = None
+    """When its pool will be full, where an alert stands that can tell."""
 
 
 class RuleStatus(NamedTuple):
@@ -181,16 +186,17 @@ def from_json(fields: Mapping[str, Any]) -> Status:
 
 def _record(kind: type[Any], fields: Mapping[str, Any]) -> Any:
     known = {name: fields[name] for name in kind._fields if name in fields}
+    known = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
     enums = {name: enum(known[name]) for (owner, name), enum in _ENUMS.items() if owner is kind and name in known}
     return kind(**{**known, **enums})
 
 
-def status_text(status: Status, *, colour: bool = False) -> str:
-    """Return the status for people: aligned, 80 columns, colour where it is wanted."""
+def status_text(status: Status, *, colour: bool = False, sparks: bool = False) -> str:
+    """Return the status for people: aligned, 80 columns, colour and a small chart an engine where they are wanted."""
     parts = [
         _head(status),
         _sources(status),
-        _engines(status),
+        _engines(status, sparks),
         _gpus(status),
         _rules(status, colour),
         _troubles(status),
@@ -228,16 +234,25 @@ def _sources(status: Status) -> list[str]:
     return _table(["source", "state", "records", "last", "behind", "lost", "unparsed"], rows, right={2, 3, 4, 5, 6})
 
 
-def _engines(status: Status) -> list[str]:
+def _engines(status: Status, sparks: bool) -> list[str]:
     rows = [
         [
             engine.label, str(engine.life), _ago(status, engine.last_s), _number(engine.running),
             _number(engine.waiting), "" if engine.kv_usage is None else share_text(engine.kv_usage),
-            engine.model or "",
+            # what an old alert foretold of a time that is past says nothing of now
+            "" if engine.full_s is None or engine.full_s < status.at_s else about_text(engine.full_s - status.at_s),
+            *([_spark(engine.course)] if sparks else []), engine.model or "",
         ]
         for engine in status.engines
     ]  # fmt: skip
-    return _table(["engine", "life", "last", "running", "waiting", "KV", "model"], rows, right={1, 2, 3, 4, 5})
+    head = ["engine", "life", "last", "run", "wait", "KV", "full in", *(["last hour"] if sparks else []), "model"]
+    return _table(head, rows, right=set(range(1, len(head) - 1)))
+
+
+def _spark(course: Sequence[float | None]) -> str:
+    """Return shares as bars: an empty pool is the lowest, a full one the highest, a hole a blank."""
+    top = len(_BARS) - 1
+    return "".join(" " if share is None else _BARS[round(min(max(share, 0.0), 1.0) * top)] for share in course)
 
 
 def _gpus(status: Status) -> list[str]:
@@ -294,7 +309,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[int
     texts = [i for i in range(len(head)) if i not in right]
     while sum(widths) + len(_GAP) * (len(widths) - 1) > WIDTH:
         widest = max(texts, key=lambda i: widths[i])
-        if widths[widest] <= 8:
+        if widths[widest] <= 6:
             break
         widths[widest] -= 1
     return [_GAP.join(_fit(c, widths[i], i in right) for i, c in enumerate(row)).rstrip() for row in cells]

@@ -43,7 +43,8 @@ class Running:
         with self.said.open("ab") as said:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "kvlogd", "run", "--config", str(self.config)],
-                env={**os.environ, "NOTIFY_SOCKET": str(self._address)},
+                # a watchdog so short that each turn of the loop gives it a sign
+                env={**os.environ, "NOTIFY_SOCKET": str(self._address), "WATCHDOG_USEC": "1"},
                 stdin=subprocess.DEVNULL,
                 stderr=said,
             )

@@ -138,7 +138,21 @@ MAY_IMPORT = {
     "ask": "progress rows sheet status wire",
     "live": "ask config lock progress rows sheet sqlgate status store wire",
     "status": "quantity",
-    "ruletest": "engines fields inquiry pipeline quantity reading replay rows rules sideline yamlfile alerts",
+    "checkup": "",
+    "servers": "",
+    "rotation": "",
+    "logcheck": "checkup notice outcome quantity replay rights rotation rules source",
+    "doctor": (
+        "ask checkup config container disk docker logcheck notice quantity rights rules servers setup source stamp "
+        "systemd tail wire"
+    ),
+    "rights": "",
+    "proposal": "config servers",
+    "install": "config container docker proposal rights servers systemd",
+    "manual": "",
+    "rulebook": "fields kinds quantity rules window",
+    "hostcli": "checkup clock doctor install manual",
+    "ruletest": "engines fields inquiry pipeline quantity replay rows rules yamlfile alerts reading sideline",
     "cli": EVERYTHING,
 }
 
@@ -147,23 +161,23 @@ MAY_NAME = {
     "duckdb": "store",
     "nanoarrow": "arrow",
     "yaml": "yamlfile",
-    "pydantic": "config rules ruletest fields yamlfile kinds kinds.*",
+    "pydantic": "config fields kinds kinds.* rules ruletest yamlfile",
     "zstandard": "source",
     "gzip": "source",
     "compression": "source",
     "tqdm": "progress",
     "watchdog": "watch",
     "time": "clock",
-    "subprocess": "gpus journal snapshot",
+    "shtab": "manual",
+    "subprocess": "doctor gpus install journal snapshot",
     "pynvml": "nvml",
 }
 
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
-    "pace minutes statements days rollup course table telemetry alerting bookkeeping views "
-    "reading gauge sideline"
-    "pace minutes statements days rollup course table telemetry alerting bookkeeping views agenda"
+    "checkup manual pace proposal minutes statements days rollup course table telemetry alerting bookkeeping "
+    "views reading gauge sideline agenda"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
@@ -177,7 +191,7 @@ NAMELESS = {"utils", "util", "helpers", "helper", "manager", "base", "common"}
 MOST_LINES_A_FILE = 450
 MOST_LINES_A_FUNCTION = 60
 
-NOT_FOR_HELP = ("duckdb", "nanoarrow", "pydantic", "tqdm", "watchdog", "yaml", "zstandard")
+NOT_FOR_HELP = ("duckdb", "nanoarrow", "pydantic", "shtab", "tqdm", "watchdog", "yaml", "zstandard")
 
 
 class Source(NamedTuple):
