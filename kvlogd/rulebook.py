@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, get_args
 
 from kvlogd import fields, quantity
+from kvlogd.gauge import GPU_SIGNALS, HOST_SIGNALS
 from kvlogd.kinds import KINDS, about
 from kvlogd.rules import Rule, load_rules, shipped_folder
 from kvlogd.window import SIGNALS, SOURCE_SIGNALS
@@ -65,6 +66,9 @@ def _lines(rules: list[Rule]) -> Iterator[str]:
     yield "\n## Signals\n\n| signal | unit | it is | of |\n|---|---|---|---|"
     yield from (f"| `{name}` | {one.unit} | {one.what} | an engine |" for name, one in sorted(SIGNALS.items()))
     yield from (f"| `{name}` | {one.unit} | {one.what} | a source |" for name, one in sorted(SOURCE_SIGNALS.items()))
+    yield from (f"| `{name}` | {one.unit} | {one.what} | a GPU |" for name, one in sorted(GPU_SIGNALS.items()))
+    for name, one in sorted(HOST_SIGNALS.items()):
+        yield f"| `{name}` | {one.unit} | {one.what} | a server's memory |"
 
 
 def _rule(rule: Rule) -> Iterator[str]:

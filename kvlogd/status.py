@@ -282,18 +282,21 @@ def _spark(course: Sequence[float | None]) -> str:
 def _gpus(status: Status) -> list[str]:
     rows = [
         [
-            "" if gpu.device_index is None else str(gpu.device_index), gpu.state, _ago(status, gpu.last_s),
-            "" if gpu.util is None else share_text(gpu.util), _gib(gpu.memory_used_mib), _gib(gpu.memory_total_mib),
+            _number(gpu.device_index), gpu.state, _ago(status, gpu.last_s),
+            "" if gpu.util is None else share_text(gpu.util), _memory(gpu),
             "" if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} C", gpu.holders,
         ]
         for gpu in status.gpus
     ]  # fmt: skip
-    table = aligned(["gpu", "state", "last", "busy", "used", "of", "heat", "held by"], rows, right={0, 2, 3, 4, 5, 6})
+    table = aligned(["gpu", "state", "last", "busy", "memory", "heat", "GiB held by"], rows, right={0, 2, 3, 4, 5})
     return [*table, *([f"GPUs: {_clean(status.gpus_note)}"] if status.gpus_note else [])]
 
 
-def _gib(mib: float | None) -> str:
-    return "" if mib is None else f"{mib / 1024:.1f} GiB"
+def _memory(gpu: GpuStatus) -> str:
+    used, total = gpu.memory_used_mib, gpu.memory_total_mib
+    if used is None or total is None:
+        return ""
+    return f"{used / 1024:.1f} of {total / 1024:.1f} GiB"
 
 
 def _rules(status: Status, colour: bool) -> list[str]:
@@ -309,7 +312,7 @@ def _rules(status: Status, colour: bool) -> list[str]:
     rest = (
         [f"{fine} more looked and found nothing" if loud else f"rules: {fine} looked and found nothing"] if fine else []
     )
-    return [*table, *rest, *([f"{absent} had nothing of their kind to look at"] if absent else [])]
+    return [*table, *rest, *([f"rules: {absent} have nothing of their kind to look at"] if absent else [])]
 
 
 def _tinted(line: str, rule: RuleStatus) -> str:

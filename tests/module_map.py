@@ -136,7 +136,7 @@ MAY_IMPORT = {
     "proposal": "config servers",
     "install": "config container docker proposal rights servers systemd",
     "manual": "",
-    "rulebook": "fields kinds quantity rules window",
+    "rulebook": "fields kinds quantity rules window gauge",
     "hostcli": "checkup clock doctor install manual",
     "ruletest": "engines fields inquiry pipeline quantity replay rows rules yamlfile alerts reading sideline",
     "outbox": "alerts",

@@ -31,7 +31,7 @@ def commands(parser: argparse.ArgumentParser) -> set[str]:
 def test_the_page_knows_all() -> None:
     plain = PAGE.replace("\\-", "-")
     assert {option for option in options(build_parser()) if option not in plain} == set()
-    leaves = commands(build_parser()) - {"kvlogd", "kvlogd rules", "kvlogd store"}
+    leaves = commands(build_parser()) - {"kvlogd", "kvlogd gpu", "kvlogd rules", "kvlogd store"}
     assert {name for name in leaves if f".SS {name}\n" not in plain} == set()
 
 
