@@ -24,9 +24,11 @@ from kvlogd.rules import Rule
 from kvlogd.setup import Setup, load_setup
 from kvlogd.source import rotation_of, shown
 from kvlogd.stamp import HOST_ZONE, zone
+from kvlogd.status import SourceState
 from kvlogd.tail import globbed
 
 LEAST_BYTES, SOME_BYTES = 64 << 20, 1 << 30
+BEHIND_BYTES = 16 << 20
 MOST_LOGS = 8
 """Logs of a source that are read to the end of the chain; of further ones only that they are there is told."""
 JOURNAL_S = 5.0
@@ -163,8 +165,14 @@ def _daemon(setup: Setup, wall_s: float) -> Iterator[Item]:
         return
     age = duration_text(max(wall_s - status.started_s, 0))
     yield Item("daemon", Mark.OK, f"process {status.pid} has run for {age}")
+    blind = {source.name for source in status.sources if source.state is SourceState.UNREADABLE}
     for trouble in status.troubles:
-        yield Item(f"daemon: {trouble.where}", Mark.WARN, trouble.what, "journalctl -u kvlogd says more")
+        mark = Mark.FAIL if trouble.where in blind else Mark.WARN
+        yield Item(f"daemon: {trouble.where}", mark, trouble.what, "journalctl -u kvlogd says more")
+    for source in status.sources:
+        if (source.lag_bytes or 0) > BEHIND_BYTES:
+            what = f"the daemon is {size_text(source.lag_bytes or 0)} behind"
+            yield Item(f"daemon: {source.name}", Mark.WARN, what, "it catches up by itself; look again")
 
 
 def _gpu(config: Config) -> Iterator[Item]:

@@ -193,16 +193,22 @@ def test_channels_and_gpus_and_units_that_are_not_there(tmp_path: Path) -> None:
     assert found["GPU"] is (Mark.OK if any(path.exists() for path in doctor.NVIDIA) else Mark.FAIL)
 
 
-def test_a_daemon_that_runs(tmp_path: Path) -> None:
+def test_a_daemon_that_runs_and_what_it_cannot_read(tmp_path: Path) -> None:
     running = Running(tmp_path)
+    running.config.write_text(
+        running.config.read_text().replace("}]", f"}}, {{name: odd, files: [{tmp_path}/odd.log]}}]", 1)
+    )
     try:
         log_of(running.log)
+        os.mkfifo(tmp_path / "odd.log")
         running.up()
         items, _ = examine(running.config, [], START_S)
     finally:
         running.close()
     assert "process" in told(items, "daemon")
     assert links(items)["daemon"] is Mark.OK
+    assert "not a regular file" in told(items, f"daemon: {tmp_path}/odd.log")
+    assert links(items)[f"daemon: {tmp_path}/odd.log"] is Mark.FAIL
 
 
 # --- the command
