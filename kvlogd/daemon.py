@@ -15,6 +15,7 @@ from kvlogd.errors import KvlogdError, StoreError
 from kvlogd.herald import Herald, status_line
 from kvlogd.intake import BUDGET_BYTES, Intake
 from kvlogd.lock import OutsiderError
+from kvlogd.lookout import Lookout
 from kvlogd.overview import status_of
 from kvlogd.retention import Keep, tend
 from kvlogd.setup import Setup, homed, load_setup
@@ -62,6 +63,7 @@ class Daemon:
         self._stop_wanted = self._reload_wanted = False
         self._errands = Errands(waker.wake)
         self._started_s = clock.wall_s()
+        self._lookout = Lookout(self.setup, voice)
 
     # --- what others may ask, from a signal handler or another thread
 
@@ -87,6 +89,10 @@ class Daemon:
         """Return what `kvlogd status` shows. Raises StoreError where the loop has no time."""
         return self._errands.ask(self._status, STATUS_S)
 
+    def release(self, for_s: float) -> Mapping[str, object]:
+        """Let go of the GPUs for so long. Raises KvlogdError."""
+        return self._errands.ask(lambda: self._lookout.release(self._clock.monotonic_s(), for_s), STATUS_S)
+
     # --- the loop
 
     def run(self) -> None:
@@ -105,6 +111,7 @@ class Daemon:
                 self._commit(self._clock.monotonic_s(), is_last=True)
             finally:
                 self._let_go()
+                self._lookout.close()
                 self._watch.close()
 
     def _opened(self) -> Store | None:
@@ -133,7 +140,8 @@ class Daemon:
         return wire.place(store, self.setup.config.store.socket, os.environ)
 
     def _hands(self, store: Store) -> Hands:
-        return Hands(store, self.flush, self.status, lambda every: _alerts(store, every), store.snapshot)
+        alerts = lambda every: _alerts(store, every)  # noqa: E731
+        return Hands(store, self.flush, self.status, alerts, store.snapshot, self.release)
 
     def _status(self) -> Mapping[str, object]:
         path, complaints = self.setup.config.store.path, self._voice.complaints()
@@ -141,7 +149,9 @@ class Daemon:
             fault = self._endpoint.health()
             wall_s = self._clock.wall_s()
             complaints.append(Complaint("socket", fault.last_fault or "", wall_s, wall_s, fault.faults, 0.0))
-        known = status_of(self.intake, path, complaints, self._mode(), self._started_s, self._clock.wall_s())
+        known = status_of(
+            self.intake, path, complaints, self._mode(), self._started_s, self._clock.wall_s(), self._lookout
+        )
         return to_json(known)
 
     def _turn(self) -> bool:
@@ -168,6 +178,7 @@ class Daemon:
             return
         try:
             self.intake = Intake(self.setup, self.store, now_s)
+            self._lookout.begin(self.store, self._clock.wall_s())
         except StoreError as error:
             self._store_failed(error, now_s)
 
@@ -177,6 +188,7 @@ class Daemon:
         if self._is_stirred:
             self._is_stirred = False
             self.intake.hint()
+        self._lookout.poll(now_s, wall_s, [stream.pipeline for stream in self.intake.streams()])
         try:
             return self.intake.poll(now_s, wall_s) >= BUDGET_BYTES // 2
         except StoreError as error:  # what rules had seen before the restart is read on the way
@@ -191,7 +203,7 @@ class Daemon:
     def _commit(self, now_s: float, *, is_last: bool = False) -> None:
         if self.intake is None or self.store is None:
             return
-        batch = self.intake.batch(now_s, is_last=is_last)
+        batch = self._lookout.joined(self.intake.batch(now_s, is_last=is_last))
         try:
             if any(batch):
                 self.store.commit(batch)
@@ -220,6 +232,7 @@ class Daemon:
         try:
             if not tend(self.store, wall_s, Keep(keeping.keep_raw, keeping.keep_minutes)):
                 self._tended_s -= TEND_S - TEND_AGAIN_S
+            self.store.renew()
         except StoreError as error:
             self._voice.complain("store upkeep", str(error), now_s, wall_s)
         else:
@@ -260,6 +273,7 @@ class Daemon:
             self._commit(now_s, is_last=True)
             self._let_go()
             self.setup = setup
+            self._lookout.change(setup)
         self._voice.say(Level.NOTICE, f"reloaded: {len(setup.config.sources)} sources, {len(setup.rules)} rules")
         self._notifier.ready()
 
@@ -267,6 +281,7 @@ class Daemon:
         if self.intake is not None:
             self.intake.close()
             self.intake = None
+        self._lookout.forget()
 
 
 def _loaded(wanted: Path | None) -> Setup:

@@ -20,6 +20,7 @@ from kvlogd.journal import Journal
 from kvlogd.model import AlertEvent, AlertState
 from kvlogd.piece import Health, Tailer
 from kvlogd.pipeline import Harvest
+from kvlogd.reading import GPU_SOURCE, HOST_SOURCE
 from kvlogd.revival import Revival
 from kvlogd.rows import Batch, Memory, Position
 from kvlogd.setup import Setup
@@ -44,7 +45,7 @@ class Intake:
         places = store.places()
         logs = revival.logs() | {place.source for place in places}
         self.feeds = [_feed(source, revival, places, logs) for source in setup.config.sources]
-        self._left = revival.standings_without(stream.log for stream in self.streams())
+        self._left = revival.standings_without([GPU_SOURCE, HOST_SOURCE, *(stream.log for stream in self.streams())])
         """Alerts about logs that no source names any more; they end with the first batch."""
         self._remembered_s: dict[str, float] = {}
         self._began_s = now_s

@@ -7,9 +7,11 @@ from pathlib import Path
 from kvlogd import __version__
 from kvlogd.alerts import Standing
 from kvlogd.intake import Intake
-from kvlogd.model import Abstained, AlertState, Broken, Stats
+from kvlogd.lookout import Lookout
+from kvlogd.model import Abstained, AlertState, Broken, Judgement, Stats
 from kvlogd.piece import Health
 from kvlogd.pipeline import Pipeline
+from kvlogd.rules import Rule
 from kvlogd.status import EngineStatus, Mode, RuleState, RuleStatus, SourceState, SourceStatus, Status, Trouble
 from kvlogd.stream import Stream
 from kvlogd.voice import Complaint
@@ -19,7 +21,13 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def status_of(
-    intake: Intake | None, store: Path, complaints: Iterable[Complaint], mode: Mode, started_s: float, at_s: float
+    intake: Intake | None,
+    store: Path,
+    complaints: Iterable[Complaint],
+    mode: Mode,
+    started_s: float,
+    at_s: float,
+    lookout: Lookout | None = None,
 ) -> Status:
     """Return the state of the daemon; without an intake, which is so while the store fails, little is known."""
     streams = [] if intake is None else intake.streams()
@@ -36,7 +44,12 @@ def status_of(
         uncommitted=0 if intake is None else intake.pending(),
         sources=tuple(_sources({stream.log: stream for stream in streams}, health)),
         engines=tuple(engine for stream in streams for engine in _engines(stream.pipeline, at_s)),
-        rules=tuple(rule for stream in streams for rule in _rules(stream.pipeline)),
+        rules=(
+            *(rule for stream in streams for rule in _rules(stream.pipeline.at_work())),
+            *([] if lookout is None else [*_rules(lookout.at_work()), *lookout.without_source()]),
+        ),
+        gpus=() if lookout is None else tuple(lookout.gpus()),
+        gpus_note="" if lookout is None else lookout.note(),
         troubles=tuple(Trouble(one.last_s, one.where, one.what, one.times) for one in complaints),
     )
 
@@ -110,8 +123,8 @@ def _full(pipeline: Pipeline) -> dict[str, float]:
     return found
 
 
-def _rules(pipeline: Pipeline) -> Iterator[RuleStatus]:
-    for rule, scope, last, standing in pipeline.at_work():
+def _rules(at_work: Iterable[tuple[Rule, str, Judgement, Standing | None]]) -> Iterator[RuleStatus]:
+    for rule, scope, last, standing in at_work:
         state, since_s = RuleState.FINE, None
         if isinstance(standing, Standing):
             state = RuleState.FIRING if standing.state is AlertState.FIRING else RuleState.PENDING

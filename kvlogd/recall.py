@@ -92,12 +92,12 @@ class Recall:
     def find(self, fd: int, size: int, *, is_live: bool) -> Position | None:
         """Return the furthest place from which a file goes on, by its content. Raises OSError.
 
-        A short file that may be the beginning of what was read further goes on nowhere.
+        A file that may be the beginning of what was read further does not go on from less than a head.
         """
         least = LEAST_COPY if is_live else 1
         found = [place for place in self._gone if least <= place.offset <= size and holds(fd, place)]
         best = max(found, key=lambda place: place.offset, default=None)
-        if best is not None and best.offset < size <= HEAD and not is_live and self.is_beginning(fd, size):
+        if best is not None and best.offset < min(size, HEAD) and not is_live and self.is_beginning(fd, size):
             return None
         return best
 

@@ -10,11 +10,7 @@ from typing import Any, NamedTuple
 
 from kvlogd.alerts import Standing
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Engine, Event, EventKind, Gap, Run, Severity, Stats
-
-GpuRow = tuple[float, str, float | None, float | None, float | None, float | None, float | None, float | None]
-"""`sidecar.GpuSample`: time, GPU, share of use, MiB used, MiB in all, degrees Celsius, W, MHz."""
-HostRow = tuple[float, str | None, float | None]
-"""`sidecar.HostSample`: time, source, MiB."""
+from kvlogd.reading import Gpu, GpuProcess, GpuSample, HostSample
 
 
 class Position(NamedTuple):
@@ -55,8 +51,10 @@ class Batch(NamedTuple):
     gaps: Sequence[Gap] = ()
     positions: Sequence[Position] = ()
     memories: Sequence[Memory] = ()
-    gpu_samples: Sequence[GpuRow] = ()
-    host_samples: Sequence[HostRow] = ()
+    gpu_samples: Sequence[GpuSample] = ()
+    host_samples: Sequence[HostSample] = ()
+    gpus: Sequence[Gpu] = ()
+    gpu_processes: Sequence[GpuProcess] = ()
 
 
 class Answer(NamedTuple):

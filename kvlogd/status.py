@@ -47,6 +47,8 @@ class RuleState(StrEnum):
     FIRING = "firing"
     BROKEN = "broken"
     """It raised an error, and is tried again."""
+    NO_SOURCE = "no source"
+    """There is nothing of its kind to look at: no GPU, no server process."""
 
 
 class SourceStatus(NamedTuple):
@@ -97,6 +99,25 @@ class RuleStatus(NamedTuple):
     """Why it abstains or is broken; kvlogd's own words."""
 
 
+class GpuStatus(NamedTuple):
+    """One GPU and its last reading."""
+
+    gpu: str
+    """Its UUID."""
+    state: str
+    device_index: int | None = None
+    name: str | None = None
+    last_s: float | None = None
+    """When it was read last."""
+    util: float | None = None
+    memory_used_mib: float | None = None
+    memory_total_mib: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    holders: str = ""
+    """Who holds its memory: engines by their log, strangers by executable and PID."""
+
+
 class Trouble(NamedTuple):
     """Something that went wrong inside kvlogd, and how often."""
 
@@ -126,11 +147,15 @@ class Status(NamedTuple):
     engines: tuple[EngineStatus, ...] = ()
     rules: tuple[RuleStatus, ...] = ()
     troubles: tuple[Trouble, ...] = ()
+    gpus: tuple[GpuStatus, ...] = ()
+    gpus_note: str = ""
+    """Why no GPU is read, or until when they are let go of; kvlogd's own words."""
 
 
 _LISTS: dict[str, type[Any]] = {
     "sources": SourceStatus,
     "engines": EngineStatus,
+    "gpus": GpuStatus,
     "rules": RuleStatus,
     "troubles": Trouble,
 }
@@ -168,7 +193,14 @@ def _record(kind: type[Any], fields: Mapping[str, Any]) -> Any:
 
 def status_text(status: Status, *, colour: bool = False, sparks: bool = False) -> str:
     """Return the status for people: aligned, 80 columns, colour and a small chart an engine where they are wanted."""
-    parts = [_head(status), _sources(status), _engines(status, sparks), _rules(status, colour), _troubles(status)]
+    parts = [
+        _head(status),
+        _sources(status),
+        _engines(status, sparks),
+        _gpus(status),
+        _rules(status, colour),
+        _troubles(status),
+    ]
     lines = [line for part in parts if part for line in ["", *part]][1:]
     if not colour:
         return "\n".join(lines)
@@ -223,18 +255,37 @@ def _spark(course: Sequence[float | None]) -> str:
     return "".join(" " if share is None else _BARS[round(min(max(share, 0.0), 1.0) * top)] for share in course)
 
 
+def _gpus(status: Status) -> list[str]:
+    rows = [
+        [
+            "" if gpu.device_index is None else str(gpu.device_index), gpu.state, _ago(status, gpu.last_s),
+            "" if gpu.util is None else share_text(gpu.util), _gib(gpu.memory_used_mib), _gib(gpu.memory_total_mib),
+            "" if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} C", gpu.holders,
+        ]
+        for gpu in status.gpus
+    ]  # fmt: skip
+    table = _table(["gpu", "state", "last", "busy", "used", "of", "heat", "held by"], rows, right={0, 2, 3, 4, 5, 6})
+    return [*table, *([f"GPUs: {_clean(status.gpus_note)}"] if status.gpus_note else [])]
+
+
+def _gib(mib: float | None) -> str:
+    return "" if mib is None else f"{mib / 1024:.1f} GiB"
+
+
 def _rules(status: Status, colour: bool) -> list[str]:
-    loud = [rule for rule in status.rules if rule.state is not RuleState.FINE]
+    absent = sum(rule.state is RuleState.NO_SOURCE for rule in status.rules)
+    loud = [rule for rule in status.rules if rule.state not in (RuleState.FINE, RuleState.NO_SOURCE)]
     order = [RuleState.FIRING, RuleState.BROKEN, RuleState.PENDING, RuleState.ABSTAINS]
     loud.sort(key=lambda rule: order.index(rule.state))
     rows = [[r.rule, r.scope, r.state.value, r.severity.value, _since(status, r), r.why] for r in loud]
     table = _table(["rule", "about", "state", "severity", "for", "why"], rows, right={4})
     if colour:
         table[1:] = [_tinted(line, rule) for line, rule in zip(table[1:], loud, strict=True)]
-    fine = len(status.rules) - len(loud)
-    if not loud:
-        return [f"rules: {fine} looked and found nothing"] if fine else []
-    return [*table, *([f"{fine} more looked and found nothing"] if fine else [])]
+    fine = len(status.rules) - len(loud) - absent
+    rest = (
+        [f"{fine} more looked and found nothing" if loud else f"rules: {fine} looked and found nothing"] if fine else []
+    )
+    return [*table, *rest, *([f"{absent} had nothing of their kind to look at"] if absent else [])]
 
 
 def _tinted(line: str, rule: RuleStatus) -> str:

@@ -42,18 +42,20 @@ MAY_IMPORT = {
     "curve": "",
     "ladder": "curve",
     "pace": "course curve",
-    "fields": "quantity window",
-    "kinds": "kinds window",
-    "kinds.*": "window fields course curve ladder pace",
+    "gauge": "quantity reading",
+    "fields": "gauge quantity window",
+    "kinds": "gauge kinds window",
+    "kinds.*": "window fields course curve ladder pace gauge reading",
     "yamlfile": "quantity",
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",
     "alerts": "",
-    "evaluate": "window kinds rules alerts engines",
+    "evaluate": "window gauge kinds rules alerts engines",
+    "sideline": "alerts evaluate gauge reading rules",
+    "notice": "quantity reading",
     "agenda": "rules",
     "pipeline": "agenda alerts engines window evaluate rules course",
     "inquiry": "pipeline rows rules sqlgate",
-    "notice": "quantity",
     "outcome": "",
     "tell": "notice outcome quantity rules",
     "minutes": "",
@@ -65,12 +67,13 @@ MAY_IMPORT = {
     "schema": "alerting bookkeeping table telemetry views",
     "statements": "table",
     "arrow": "table",
-    "rows": "alerts",
+    "reading": "",
+    "rows": "alerts reading",
     "lock": "",
     "transaction": "alerting arrow bookkeeping rows statements table telemetry",
     "lease": "",
     "disk": "",
-    "history": "alerting alerts bookkeeping rows statements telemetry",
+    "history": "alerting alerts bookkeeping reading rows statements telemetry",
     "migration": "disk schema transaction",
     "snapshot": "disk lock",
     "days": "",
@@ -90,15 +93,23 @@ MAY_IMPORT = {
     "feed": "piece stream",
     "revival": "alerts engines memory pipeline rules store stream",
     "intake": (
+        "alerts config container feed journal memory piece pipeline reading revival rows setup source stamp store "
         "alerts config container feed inquiry journal memory piece pipeline revival rows setup source stamp store "
         "stream tail"
     ),
     "errands": "",
+    "nvml": "reading",
+    "gpus": "reading",
+    "procfs": "",
+    "kin": "procfs reading",
+    "lookout": ("alerts config gpus kin pipeline procfs quantity reading rows rules setup sideline status voice"),
+    "gpucli": "ask live quantity",
     "container": "docker followed piece recall rows tail",
-    "overview": "alerts intake piece pipeline status stream voice",
+    "overview": "alerts intake lookout piece pipeline rules status stream voice",
     "herald": "notice piece rows voice",
     "daemon": (
-        "clock endpoint errands herald intake lock overview retention setup status store systemd voice watch wire"
+        "clock endpoint errands herald intake lock lookout overview retention setup status store systemd voice watch "
+        "wire"
     ),
     "service": "clock daemon systemd voice",
     "memory": "engines pipeline rules",
@@ -112,11 +123,14 @@ MAY_IMPORT = {
     "journal": "piece rows envelope",
     "docker": "",
     "watch": "",
-    "sidecar": "",
+    "sidecar": "reading",
     "chart": "",
     "report": "chart notice outcome quantity rules rows store",
     "progress": "",
-    "replay": "engines envelope inquiry outcome parse pipeline rows rules scan sidecar source stamp store cutter",
+    "replay": (
+        "engines envelope inquiry outcome parse pipeline reading rows rules scan sidecar sideline source stamp store "
+        "cutter"
+    ),
     "systemd": "",
     "wire": "systemd",
     "caller": "wire",
@@ -138,7 +152,7 @@ MAY_IMPORT = {
     "manual": "",
     "rulebook": "fields kinds quantity rules window",
     "hostcli": "checkup clock doctor install manual",
-    "ruletest": "engines fields inquiry pipeline quantity replay rows rules yamlfile alerts",
+    "ruletest": "engines fields inquiry pipeline quantity replay rows rules yamlfile alerts reading sideline",
     "cli": EVERYTHING,
 }
 
@@ -147,7 +161,7 @@ MAY_NAME = {
     "duckdb": "store",
     "nanoarrow": "arrow",
     "yaml": "yamlfile",
-    "pydantic": "config rules ruletest fields yamlfile kinds kinds.*",
+    "pydantic": "config fields kinds kinds.* rules ruletest yamlfile",
     "zstandard": "source",
     "gzip": "source",
     "compression": "source",
@@ -155,14 +169,15 @@ MAY_NAME = {
     "watchdog": "watch",
     "time": "clock",
     "shtab": "manual",
-    "subprocess": "doctor install journal snapshot",
+    "subprocess": "doctor gpus install journal snapshot",
+    "pynvml": "nvml",
 }
 
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
-    "checkup manual pace proposal minutes statements days rollup course table telemetry alerting bookkeeping views"
-    "pace minutes statements days rollup course table telemetry alerting bookkeeping views agenda"
+    "checkup manual pace proposal minutes statements days rollup course table telemetry alerting bookkeeping "
+    "views reading gauge sideline agenda"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
