@@ -150,7 +150,7 @@ MAY_IMPORT = {
     "proposal": "config servers",
     "install": "config container docker proposal rights servers systemd",
     "manual": "",
-    "rulebook": "fields kinds quantity rules window",
+    "rulebook": "fields gauge kinds quantity rules window",
     "hostcli": "checkup clock doctor install manual",
     "ruletest": "engines fields inquiry pipeline quantity replay rows rules yamlfile alerts reading sideline",
     "cli": EVERYTHING,
