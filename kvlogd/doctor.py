@@ -24,9 +24,11 @@ from kvlogd.rules import Rule
 from kvlogd.setup import Setup, load_setup
 from kvlogd.source import rotation_of, shown
 from kvlogd.stamp import HOST_ZONE, zone
+from kvlogd.status import SourceState, Status
 from kvlogd.tail import globbed
 
 LEAST_BYTES, SOME_BYTES = 64 << 20, 1 << 30
+BEHIND_BYTES = 16 << 20
 MOST_LOGS = 8
 """Logs of a source that are read to the end of the chain; of further ones only that they are there is told."""
 JOURNAL_S = 5.0
@@ -163,21 +165,41 @@ def _daemon(setup: Setup, wall_s: float) -> Iterator[Item]:
         return
     age = duration_text(max(wall_s - status.started_s, 0))
     yield Item("daemon", Mark.OK, f"process {status.pid} has run for {age}")
+    yield from devices(status, has_driver=_has_driver())
+    blind = {source.name for source in status.sources if source.state is SourceState.UNREADABLE}
     for trouble in status.troubles:
-        yield Item(f"daemon: {trouble.where}", Mark.WARN, trouble.what, "journalctl -u kvlogd says more")
+        mark = Mark.FAIL if trouble.where in blind else Mark.WARN
+        yield Item(f"daemon: {trouble.where}", mark, trouble.what, "journalctl -u kvlogd says more")
+    for source in status.sources:
+        if (source.lag_bytes or 0) > BEHIND_BYTES:
+            what = f"the daemon is {size_text(source.lag_bytes or 0)} behind"
+            yield Item(f"daemon: {source.name}", Mark.WARN, what, "it catches up by itself; look again")
+
+
+def devices(status: Status, *, has_driver: bool) -> Iterator[Item]:
+    """Tell of GPUs that the daemon cannot read, one by one, and why it reads none although there is a driver."""
+    for gpu in status.gpus:
+        if gpu.state not in ("ok", "released"):
+            number = gpu.gpu if gpu.device_index is None else str(gpu.device_index)
+            yield Item(f"GPU {number}", Mark.FAIL, f"is {gpu.state}", "nvidia-smi -L, and dmesg | grep -i xid")
+    if status.gpus_note and has_driver:
+        yield Item("GPU", Mark.WARN, status.gpus_note, "journalctl -u kvlogd says more")
 
 
 def _gpu(config: Config) -> Iterator[Item]:
-    """Tell whether there is a driver to ask; the GPU's own checks belong behind this one."""
-    is_there = any(path.exists() for path in NVIDIA)
+    """Tell whether there is a driver to ask."""
     if config.gpu.enabled is Enabled.NO:
         yield Item("GPU", Mark.OK, "not asked, as the config says")
-    elif is_there:
+    elif _has_driver():
         yield Item("GPU", Mark.OK, "NVIDIA's driver is loaded")
     else:
         mark = Mark.FAIL if config.gpu.enabled is Enabled.YES else Mark.OK
         mend = "load the driver, or write gpu: {enabled: auto}" if mark is Mark.FAIL else ""
         yield Item("GPU", mark, "no NVIDIA driver is loaded", mend)
+
+
+def _has_driver() -> bool:
+    return any(path.exists() for path in NVIDIA)
 
 
 def _channel(channel: ChannelConfig) -> Iterator[Item]:

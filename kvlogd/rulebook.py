@@ -3,7 +3,7 @@
 Promises that each shipped rule, each kind with each of its parameters and each signal stands in it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, get_args
 
@@ -23,6 +23,12 @@ _TYPES: tuple[tuple[Any, str, Callable[[Any], str]], ...] = (
     (fields.Count, "a whole number from 1 on", str),
     (fields.SignalName, "one of the signals below", str),
     (fields.AnyQuantity, "a quantity in the signal's unit", str),
+)
+_OWNERS: tuple[tuple[Mapping[str, Any], str], ...] = (
+    (SIGNALS, "an engine"),
+    (SOURCE_SIGNALS, "a source"),
+    (GPU_SIGNALS, "a GPU"),
+    (HOST_SIGNALS, "a host"),
 )
 _KEYS = """
 | key | meaning |
@@ -64,11 +70,8 @@ def _lines(rules: list[Rule]) -> Iterator[str]:
     for name in sorted(KINDS):
         yield from _kind(name)
     yield "\n## Signals\n\n| signal | unit | it is | of |\n|---|---|---|---|"
-    yield from (f"| `{name}` | {one.unit} | {one.what} | an engine |" for name, one in sorted(SIGNALS.items()))
-    yield from (f"| `{name}` | {one.unit} | {one.what} | a source |" for name, one in sorted(SOURCE_SIGNALS.items()))
-    yield from (f"| `{name}` | {one.unit} | {one.what} | a GPU |" for name, one in sorted(GPU_SIGNALS.items()))
-    for name, one in sorted(HOST_SIGNALS.items()):
-        yield f"| `{name}` | {one.unit} | {one.what} | a server's memory |"
+    for signals, owner in _OWNERS:
+        yield from (f"| `{name}` | {one.unit} | {one.what} | {owner} |" for name, one in sorted(signals.items()))
 
 
 def _rule(rule: Rule) -> Iterator[str]:

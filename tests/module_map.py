@@ -130,7 +130,7 @@ MAY_IMPORT = {
     "logcheck": "checkup notice outcome quantity replay rights rotation rules source",
     "doctor": (
         "ask checkup config container disk docker logcheck notice quantity rights rules servers setup source "
-        "stamp systemd tail wire"
+        "stamp systemd tail wire status"
     ),
     "rights": "",
     "proposal": "config servers",
