@@ -38,6 +38,8 @@ MAY_IMPORT = {
     "source": "cutter",
     "engines": "",
     "course": "",
+    "exposition": "",
+    "interval": "exposition",
     "window": "course quantity",
     "curve": "",
     "ladder": "curve",
@@ -143,7 +145,8 @@ MAY_NAME = {
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
-    "pace minutes statements days rollup course table telemetry alerting bookkeeping views"
+    "pace minutes statements days rollup course table telemetry alerting bookkeeping views "
+    "exposition interval"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
