@@ -167,7 +167,7 @@ class Daemon:
         if now_s < self._retry_at_s or self.store is None:
             return
         try:
-            self.intake = Intake(self.setup, self.store, now_s)
+            self.intake = Intake(self.setup, self.store, now_s, self._clock)
         except StoreError as error:
             self._store_failed(error, now_s)
 
@@ -230,7 +230,7 @@ class Daemon:
             self._notifier.status("the store fails: see the journal")
             return
         health = self.intake.health()
-        self._herald.fares(health, now_s, wall_s)
+        self._herald.fares([*health, *self.intake.eyes()], now_s, wall_s)
         self._herald.idle(self.intake.without_evidence())
         self._watch.follow(self.intake.folders() if self.setup.config.watch else set(), now_s)
         behind = sum(one.behind_bytes or 0 for one in health)

@@ -14,6 +14,8 @@ from typing import NamedTuple
 from kvlogd.model import Latency
 
 MOST_LINE_BYTES = 16 * 1024
+MOST_LINES = 50_000
+"""Of ours: some hundred an engine are usual."""
 MOST_ENGINES = 256
 MOST_BUCKETS = 200
 
@@ -199,7 +201,10 @@ class _Reader:
 def read(text: bytes) -> Page:
     """Return what a page says."""
     reader, start_s = _Reader(), None
-    for name, rest in _ours(text):
+    for number, (name, rest) in enumerate(_ours(text)):
+        if number >= MOST_LINES:
+            reader.unread += 1
+            break
         if name == _PROCESS_START:
             start_s = _number(rest) if start_s is None else start_s
         else:

@@ -1,14 +1,17 @@
-"""One source of the config at work: its tailer, and a stream for each log that the tailer finds."""
+"""One source of the config at work: its tailer, a stream for each log that the tailer finds, and its /metrics."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from kvlogd.piece import Health, Tailer
+from kvlogd.scrape import Scraper
 from kvlogd.stream import Reaped, Stream
 
 PASS_S = 3.0
 """How often silence is looked for."""
 
+NEAR_BYTES = 1 << 20
+"""A log of which no more is unread is read to the present: what /metrics tells now belongs to it as it stands."""
 SEEING = ("reading", "waiting")
 """States of a tailer in which a silent log is silent; in others it is kvlogd that does not see it."""
 
@@ -17,10 +20,24 @@ Revive = Callable[[str], tuple[Stream, Iterator[None]]]
 
 
 class Feed:
-    """Reads one source. `logs` are those that the store knows already: they stand as they stood before any is read."""
+    """Reads one source. `logs` are those that the store knows already: they stand as they stood before any is read.
 
-    def __init__(self, name: str, tailer: Tailer, revive: Revive, logs: Iterable[str]) -> None:
+    A source that has one log, called like itself, can be told of by `scraper` before its log says anything.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tailer: Tailer,
+        revive: Revive,
+        logs: Iterable[str],
+        scraper: Scraper | None = None,
+        *,
+        has_one_log: bool = False,
+    ) -> None:
         self.name = name
+        self.scraper = scraper
+        self._has_one_log = has_one_log
         self.streams: dict[str, Stream] = {}
         self._tailer = tailer
         self._revive = revive
@@ -51,10 +68,24 @@ class Feed:
             self.streams[log].caught_up(now_s)
         self._behind &= spoke
         self._spoke |= spoke
+        if self.scraper is not None and self.scraper.is_waiting():
+            self._hand_on(self.scraper)
         if now_s >= self._pass_at_s:
             self._pass_at_s = now_s + PASS_S
             self._let_time_pass(now_s)
         return sum(len(piece.data) or 1 for piece in pieces)
+
+    def _hand_on(self, scraper: Scraper) -> None:
+        """Give what /metrics told to the log that tells of the same server: the latest that is read to its end."""
+        behind = {health.log for health in self._tailer.health() if (health.behind_bytes or 0) > NEAR_BYTES}
+        if not self.streams and self._has_one_log:
+            for _ in self._begin(self.name):
+                pass  # it has no past
+        read = [stream for log, stream in self.streams.items() if log not in behind and log not in self._behind]
+        if read:
+            latest = max(read, key=lambda stream: stream.pipeline.now_s or 0.0)
+            for scrape in scraper.taken():
+                latest.scraped(scrape)
 
     def _let_time_pass(self, now_s: float) -> None:
         spoke, self._spoke = self._spoke, set()
@@ -96,5 +127,7 @@ class Feed:
         return self._tailer.health()
 
     def close(self) -> None:
-        """Let go of files and children."""
+        """Let go of files, children and threads."""
         self._tailer.close()
+        if self.scraper is not None:
+            self.scraper.close()

@@ -5,11 +5,13 @@ Knows SQL and the tables, and no database: who inherits from it runs the queries
 
 import heapq
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from kvlogd import alerting, bookkeeping, rows, statements, telemetry
 from kvlogd.alerts import Standing
-from kvlogd.model import AlertEvent, Engine, Event, Gap, Run, Stats
+from kvlogd.model import AlertEvent, Engine, Event, Gap, Run, Scrape, Stats
 from kvlogd.rows import Memory, Position
 
 
@@ -69,16 +71,34 @@ class History:
         )
         yield from (Stats(*row) for row in self._stream(sql, [run_id, since_s]))
 
-    def lines_of(self, run_id: int, after_s: float | None = None) -> Iterator[Stats | Event]:
-        """Yield the samples and events of one run in order of time, those behind `after_s` where it is given."""
-        samples: Iterator[Stats | Event] = self.samples_of(run_id, after_s)
-        merged = heapq.merge(samples, self.events_of(run_id), key=lambda line: line.ts_s or 0.0)
+    def lines_of(self, run_id: int, after_s: float | None = None) -> Iterator[Stats | Event | Scrape]:
+        """Yield what is stored of one run in order of time, from behind `after_s` on where it is given."""
+        samples: Iterator[Stats | Event | Scrape] = self.samples_of(run_id, after_s)
+        scrapes = self.scrapes_of(run_id, after_s)
+        merged = heapq.merge(samples, self.events_of(run_id), scrapes, key=lambda line: line.ts_s or 0.0)
         yield from (line for line in merged if after_s is None or (line.ts_s or 0.0) > after_s)
 
     def events_of(self, run_id: int) -> list[Event]:
         """Return the events of one run in order of time: their kind and numbers."""
         sql = "SELECT epoch(ts), kind, numbers FROM events WHERE run_id = ? ORDER BY ts"
         return [rows.event(row) for row in self.read(sql, [run_id])]
+
+    def scrapes_of(self, run_id: int, since_s: float | None = None) -> Iterator[Scrape]:
+        """Yield what /metrics told of one run, from `since_s` on, oldest first."""
+        times = "epoch(ts) AS at, * EXCLUDE (ts, engine_id, run_id)"
+        since = "WHERE run_id = ? AND ts >= coalesce(to_timestamp(?::DOUBLE), '-infinity'::TIMESTAMPTZ) ORDER BY ts"
+        sql = f"SELECT {times} REPLACE (epoch(since) AS since) FROM scrapes {since}"  # noqa: S608
+        spreads = groupby(
+            self._stream(f"SELECT {times} FROM latency {since}", [run_id, since_s]),  # noqa: S608
+            key=itemgetter(0),
+        )
+        latest = next(spreads, None)
+        for row in self._stream(sql, [run_id, since_s]):
+            its: list[tuple[Any, ...]] = []
+            if latest is not None and latest[0] == row[0]:
+                its = list(latest[1])
+                latest = next(spreads, None)
+            yield rows.scrape(row, its)
 
     def newest_s(self) -> float | None:
         """Return the time of the newest record of a log."""

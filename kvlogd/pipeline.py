@@ -15,7 +15,7 @@ from kvlogd.alerts import Standing
 from kvlogd.course import PastLife
 from kvlogd.engines import Fleet, Ids, Life
 from kvlogd.evaluate import Bench, outlives_runs
-from kvlogd.model import AlertEvent, AlertKey, AlertState, Engine, Event, EventKind, Judgement, Run, Stats
+from kvlogd.model import AlertEvent, AlertKey, AlertState, Engine, Event, EventKind, Judgement, Run, Scrape, Stats
 from kvlogd.rules import Rule
 from kvlogd.window import SourceWindow, Window
 
@@ -38,7 +38,7 @@ PAST_LIVES = 4
 SOURCE_WIDE = frozenset({EventKind.REQUEST, EventKind.SERVER_READY, EventKind.STATS_DISABLED, EventKind.ARGS})
 
 
-Past = tuple[Engine, Run, Iterable[Stats | Event]]
+Past = tuple[Engine, Run, Iterable[Stats | Event | Scrape]]
 """A run that had not ended, with what is stored of it."""
 
 
@@ -63,6 +63,8 @@ class Harvest(NamedTuple):
     """Alerts that began or changed."""
     over: Sequence[AlertKey]
     """Alerts that are neither pending nor firing any more."""
+    scrapes: Sequence[tuple[int, int, Scrape]] = ()
+    """(engine_id, run_id, scrape)"""
 
 
 class Pipeline:
@@ -93,6 +95,7 @@ class Pipeline:
         self._samples: list[Stats] = []
         self._sample_runs: list[int] = []
         self._events: list[tuple[int | None, int | None, Event]] = []
+        self._scrapes: list[tuple[int, int, Scrape]] = []
         self._alert_events: list[AlertEvent] = []
         self._standings: dict[AlertKey, Standing] = {}
         """As they were harvested last."""
@@ -106,6 +109,20 @@ class Pipeline:
                 self._stats(one)
             else:
                 self._event(one)
+
+    def scraped(self, scrape: Scrape) -> None:
+        """Take in what /metrics told of one engine. It moves no clock: what the rules make of it comes at a tick."""
+        at_s = scrape.ts_s if self.now_s is None else self.now_s
+        life = self.fleet.life_scraped(scrape, at_s)
+        if self.fleet.ended:
+            self._close_ended(at_s)
+        if life is None:
+            self.counts["scrapes unplaced"] += 1
+            return
+        track = self._tracks.get(life.run.run_id) or self._open(life, is_logged=False)
+        track.window.run = life.run
+        track.window.eyes.observe(scrape, at_s)
+        self._scrapes.append((life.engine.engine_id, life.run.run_id, scrape))
 
     def advance(self, to_s: float) -> None:
         """Let time pass: evaluate the rules at each tick up to `to_s`."""
@@ -188,6 +205,9 @@ class Pipeline:
         past = [(self._tracks.get(run.run_id) or self._adopt(engine, run), lines) for engine, run, lines in lives]
         merged = heapq.merge(*(_dated(track, lines) for track, lines in past), key=itemgetter(0))
         for number, (at_s, track, line) in enumerate(merged):
+            if isinstance(line, Scrape):
+                track.window.eyes.recall(line, self.now_s)
+                continue
             self.advance(at_s)
             evidence = track.window.evidence
             if isinstance(line, Stats):
@@ -251,10 +271,11 @@ class Pipeline:
             self._events,
             self._alert_events,
             *self._changed_standings(),
+            self._scrapes,
         )
         fleet.new_engines, fleet.changed_runs = [], {}
         self._samples, self._sample_runs, self._events = [], [], []
-        self._alert_events = []
+        self._alert_events, self._scrapes = [], []
         return harvest
 
     def _changed_standings(self) -> tuple[list[Standing], list[AlertKey]]:
@@ -314,7 +335,7 @@ class Pipeline:
             self._open(track.life)
         return True
 
-    def _open(self, life: Life) -> Track:
+    def _open(self, life: Life, *, is_logged: bool = True) -> Track:
         window = Window(life.run)
         window.has_connector = life.has_connector
         window.peers = self.window.engines
@@ -325,7 +346,8 @@ class Pipeline:
         going_on = self._going_on.pop(life.engine.label, ())
         bench = old.bench.renewed() if old is not None else Bench.of_engine(self._rules, life, going_on)
         track = self._tracks[life.run.run_id] = Track(life, window, bench)
-        self.window.stats_off_s = self.window.ready_s = None
+        if is_logged:  # the log is not blind
+            self.window.stats_off_s = self.window.ready_s = None
         self.runs_seen.add((life.engine.engine_id, life.run.run_id))
         return track
 
@@ -410,6 +432,8 @@ class Pipeline:
             self._judge(self._source_bench, self.window, at_s)
 
 
-def _dated(track: Track, lines: Iterable[Stats | Event]) -> Iterator[tuple[float, Track, Stats | Event]]:
+def _dated(
+    track: Track, lines: Iterable[Stats | Event | Scrape]
+) -> Iterator[tuple[float, Track, Stats | Event | Scrape]]:
     for line in lines:
         yield line.ts_s or 0.0, track, line

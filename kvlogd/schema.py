@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from kvlogd.alerting import ALERT_EVENTS, ALERTS
 from kvlogd.bookkeeping import EXPORTS, GAPS, MEMORIES, META, POSITIONS
 from kvlogd.table import Table, View, create, extend, show
-from kvlogd.telemetry import ENGINES, EVENTS, GPU_SAMPLES, HOST_SAMPLES, MINUTES, RAW, RUNS, SAMPLES
+from kvlogd.telemetry import ENGINES, EVENTS, GPU_SAMPLES, HOST_SAMPLES, LATENCY, MINUTES, RAW, RUNS, SAMPLES, SCRAPES
 from kvlogd.views import ALERT_HISTORY, ENGINE_MINUTES, KV
 
 SCHEMA_VERSION = 3
 
 TABLES = (
-    ENGINES, RUNS, SAMPLES, EVENTS, GPU_SAMPLES, HOST_SAMPLES, ALERTS, ALERT_EVENTS, POSITIONS, MEMORIES, GAPS,
-    MINUTES, EXPORTS, META,
+    ENGINES, RUNS, SAMPLES, EVENTS, GPU_SAMPLES, HOST_SAMPLES, SCRAPES, LATENCY, ALERTS, ALERT_EVENTS, POSITIONS,
+    MEMORIES, GAPS, MINUTES, EXPORTS, META,
 )  # fmt: skip
 EXPORTED = (*RAW, ALERT_EVENTS)
 """What is written to a Parquet file each day."""
@@ -48,7 +48,10 @@ def migrations() -> Mapping[int, Sequence[str]]:
             "DROP VIEW engine_minutes",
             *show(ENGINE_MINUTES),
         ),
-        2: (),
+        2: (
+            *create(SCRAPES),
+            *create(LATENCY),
+        ),
     }
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kvlogd.envelope import Envelope, Unwrapper, sniff
 from kvlogd.grammar import STATS_NEEDLE
-from kvlogd.model import Gap, Stats
+from kvlogd.model import Gap, Scrape, Stats
 from kvlogd.parse import Parser
 from kvlogd.piece import Piece
 from kvlogd.pipeline import Harvest, Pipeline
@@ -92,6 +92,14 @@ class Stream:
             self._held_since_s = now_s
         if self._held_bytes >= HELD_BYTES or STATS_NEEDLE in piece.data:
             self._read_held()
+
+    def scraped(self, scrape: Scrape) -> None:
+        """Take in what /metrics told of one of its engines."""
+        if scrape.since_s is None or scrape.restarted:
+            # what the log has said of a start so far comes first: it tells the life
+            self._read_held()
+            self.pipeline.take(self._scanner.finish())
+        self.pipeline.scraped(scrape)
 
     def caught_up(self, now_s: float) -> None:
         """Say that all that was there at the start has been read."""

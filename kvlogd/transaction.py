@@ -36,6 +36,8 @@ def write(con: Connection, batch: Batch) -> None:
     _replace(con, bookkeeping.MEMORIES, batch.memories)
     _append(con, telemetry.GPU_SAMPLES, _fresh(con, telemetry.GPU_SAMPLES, batch.gpu_samples))
     _append(con, telemetry.HOST_SAMPLES, _fresh(con, telemetry.HOST_SAMPLES, batch.host_samples))
+    _append(con, telemetry.SCRAPES, [rows.scrape_values(*scrape) for scrape in batch.scrapes])
+    _append(con, telemetry.LATENCY, [row for scrape in batch.scrapes for row in rows.latency_values(*scrape)])
 
 
 def _fresh(con: Connection, table: table.Table, readings: Sequence[Any]) -> Sequence[Any]:

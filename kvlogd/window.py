@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kvlogd.course import LEAST_PARTS, Course, PastLife
+from kvlogd.eyes import Eyes
 from kvlogd.model import Event, EventKind, Run, Stats
 from kvlogd.quantity import Unit
 
@@ -47,6 +48,8 @@ class Window:
         """Grows with everything that a rule may want to look at before the next tick."""
         self.peers: dict[int, Window] = {}
         """The windows of all present runs of the source by run, this one among them: shared, for rules that compare."""
+        self.eyes = Eyes()
+        """What /metrics told of it; nothing where it is not read."""
         self._gap_s = 0.0
 
     def observe(self, stats: Stats) -> None:
@@ -63,6 +66,8 @@ class Window:
         self.count += 1
         self.recent.append(stats)
         self.course.observe(stats)
+        if stats.generation_tps or stats.prompt_tps:
+            self.eyes.logged(stats.ts_s)
         if stats.running or stats.waiting:
             if stats.prompt_tps or stats.generation_tps:
                 self.zero_since_s = self.frozen_since_s = None
@@ -226,6 +231,16 @@ SIGNALS: Mapping[str, Signal] = {
         Unit.SECONDS,
         "for how long the records have repeated bit by bit, with requests in them and no throughput",
         _since("frozen_since_s"),
+    ),
+    "log_stopped_for": Signal(
+        Unit.SECONDS,
+        "for how long /metrics has counted tokens of which the log has no record",
+        lambda window, at_s: window.eyes.unlogged_for_s(at_s),
+    ),
+    "metrics_frozen_for": Signal(
+        Unit.SECONDS,
+        "for how long the log has told of tokens that /metrics does not count",
+        lambda window, at_s: window.eyes.unscraped_for_s(at_s),
     ),
     "standstill_for": Signal(
         Unit.SECONDS, "since when the records have requests in them and no throughput", _since("zero_since_s")

@@ -40,7 +40,8 @@ MAY_IMPORT = {
     "course": "",
     "exposition": "",
     "interval": "exposition",
-    "window": "course quantity",
+    "eyes": "",
+    "window": "course eyes quantity",
     "curve": "",
     "ladder": "curve",
     "pace": "course curve",
@@ -87,10 +88,12 @@ MAY_IMPORT = {
     "stream": "envelope grammar parse piece pipeline rows scan stamp",
     "setup": "config quantity rules",
     "voice": "",
-    "feed": "piece stream",
+    "scrape": "clock exposition interval piece",
+    "feed": "piece scrape stream",
     "revival": "alerts engines memory pipeline rules store stream",
     "intake": (
-        "alerts config container feed journal memory piece pipeline revival rows setup source stamp store stream tail"
+        "alerts clock config container feed journal memory piece pipeline revival rows scrape setup source stamp "
+        "store stream tail"
     ),
     "errands": "",
     "container": "docker followed piece recall rows tail",
@@ -146,14 +149,14 @@ PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
     "pace minutes statements days rollup course table telemetry alerting bookkeeping views "
-    "exposition interval"
+    "exposition eyes interval"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
 CLOCK_READERS = {"now", "today", "utcnow"}
 READS_CLOCKS = {"clock"}
 
-SUPERVISES = {"endpoint"}
+SUPERVISES = {"endpoint", "scrape"}
 """Modules whose threads must outlive any error: only there may one handler catch everything, and it counts."""
 
 NAMELESS = {"utils", "util", "helpers", "helper", "manager", "base", "common"}
