@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from math import log, sqrt
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kvlogd.model import Stats
 
@@ -31,7 +31,10 @@ KEPT = 400
 _BINS = [min(r, 8) if r <= 8 else min(43, 8 + int(log(r / 8) / log(1.15))) for r in range(4096)]
 
 
-def newest(records: Sequence[Stats], count: int) -> list[Stats]:
+Record = TypeVar("Record")
+
+
+def newest(records: Sequence[Record], count: int) -> list[Record]:
     """Return the last records of a sequence that is cheap to index at its end, oldest first."""
     return [records[i] for i in range(-min(count, len(records)), 0)]
 
