@@ -40,6 +40,8 @@ EVIDENCE = {
     "generation_tps": ("tokens generated a second", "count"),
     "frozen_for": ("records repeat bit by bit since", "duration"),
     "blind_for": ("no stats record for", "duration"),
+    "log_stopped_for": ("/metrics counts tokens, the log has no record of them for", "duration"),
+    "metrics_frozen_for": ("the log tells of tokens, /metrics counts none for", "duration"),
     "unread_share": ("stats-like lines that could not be read", "share"),
     "standstill_for": ("no throughput for", "duration"),
     "events": ("events in the span", "count"),
@@ -224,6 +226,7 @@ def _until_full(evidence: Mapping[str, float]) -> str:
     return f"{about} ({low} to {high})" if low != high else about
 
 
+_ONE_NUMBER = ("frozen_for", "log_stopped_for", "metrics_frozen_for", "blind_for", "unread_share")
 _HEADLINES = (
     ({"shift", "lost_per_h", "running_low", "running_high"}, _leak),
     ({"idle_usage", "spells"}, _residue),
@@ -242,7 +245,7 @@ _HEADLINES = (
     ({"hit_rate", "usual_hit_rate", "prompts_each", "usual_prompts_each"}, _hit_rate),
     ({"own_pace", "siblings_pace", "siblings", "siblings_running", "running"}, _slow_rank),
     ({"own_held", "siblings_held", "siblings", "siblings_running", "running"}, _full_rank),
-    *(({name}, _one_number(name)) for name in ("frozen_for", "blind_for", "unread_share")),
+    *(({name}, _one_number(name)) for name in _ONE_NUMBER),
 )
 """What is said of a finding, by the evidence that it takes to say it."""
 

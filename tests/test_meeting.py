@@ -76,7 +76,12 @@ def test_the_sum_of_one_engine_is_that_engine(first: str, engines: int) -> None:
 
 
 def test_each_rank_meets_its_own() -> None:
-    told: list[Told] = [busy(0, index=0), busy(0, index=1), scrape(1, index=0, is_alone=False), scrape(1, index=1, is_alone=False)]
+    told: list[Told] = [
+        busy(0, index=0),
+        busy(0, index=1),
+        scrape(1, index=0, is_alone=False),
+        scrape(1, index=1, is_alone=False),
+    ]
     assert lives(*told) == [("chat/0", 1, 1, 1), ("chat/1", 1, 1, 1)]
 
 
