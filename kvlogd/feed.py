@@ -12,6 +12,7 @@ PASS_S = 3.0
 
 NEAR_BYTES = 1 << 20
 """A log of which no more is unread is read to the present: what /metrics tells now belongs to it as it stands."""
+SHARED = "the log is that of several servers: make each a source of its own, with its own /metrics"
 SEEING = ("reading", "waiting")
 """States of a tailer in which a silent log is silent; in others it is kvlogd that does not see it."""
 
@@ -38,6 +39,8 @@ class Feed:
         self.name = name
         self.scraper = scraper
         self._has_one_log = has_one_log
+        self._is_shared = False
+        """The log is that of several servers: whose /metrics it is, nobody knows."""
         self.streams: dict[str, Stream] = {}
         self._tailer = tailer
         self._revive = revive
@@ -84,8 +87,8 @@ class Feed:
         read = [stream for log, stream in self.streams.items() if log not in behind and log not in self._behind]
         if read:
             latest = max(read, key=lambda stream: stream.pipeline.now_s or 0.0)
-            for scrape in scraper.taken():
-                latest.scraped(scrape)
+            placed = [latest.scraped(scrape) for scrape in scraper.taken()]
+            self._is_shared = not all(placed)
 
     def _let_time_pass(self, now_s: float) -> None:
         spoke, self._spoke = self._spoke, set()
@@ -125,6 +128,13 @@ class Feed:
     def health(self) -> list[Health]:
         """Return how its logs fare."""
         return self._tailer.health()
+
+    def eye(self) -> Health | None:
+        """Return how asking for /metrics fares; None where it is not asked for."""
+        if self.scraper is None:
+            return None
+        found = self.scraper.health()
+        return found._replace(state="unreadable", mend=SHARED) if self._is_shared else found
 
     def close(self) -> None:
         """Let go of files, children and threads."""

@@ -87,7 +87,7 @@ class Intake:
 
     def eyes(self) -> list[Health]:
         """Return how asking for /metrics fares."""
-        return [feed.scraper.health() for feed in self.feeds if feed.scraper is not None]
+        return [eye for feed in self.feeds if (eye := feed.eye()) is not None]
 
     def totals(self) -> tuple[int, int]:
         """Return how many engines are alive, and how many alerts fire."""

@@ -110,19 +110,22 @@ class Pipeline:
             else:
                 self._event(one)
 
-    def scraped(self, scrape: Scrape) -> None:
-        """Take in what /metrics told of one engine. It moves no clock: what the rules make of it comes at a tick."""
+    def scraped(self, scrape: Scrape) -> bool:
+        """Take in what /metrics told of one engine; return whether it is known which.
+
+        It moves no clock: what the rules make of it comes at a tick.
+        """
         at_s = scrape.ts_s if self.now_s is None else self.now_s
         life = self.fleet.life_scraped(scrape, at_s)
         if self.fleet.ended:
             self._close_ended(at_s)
         if life is None:
-            self.counts["scrapes unplaced"] += 1
-            return
+            return False
         track = self._tracks.get(life.run.run_id) or self._open(life, is_logged=False)
         track.window.run = life.run
         track.window.eyes.observe(scrape, at_s)
         self._scrapes.append((life.engine.engine_id, life.run.run_id, scrape))
+        return True
 
     def advance(self, to_s: float) -> None:
         """Let time pass: evaluate the rules at each tick up to `to_s`."""

@@ -93,13 +93,13 @@ class Stream:
         if self._held_bytes >= HELD_BYTES or STATS_NEEDLE in piece.data:
             self._read_held()
 
-    def scraped(self, scrape: Scrape) -> None:
-        """Take in what /metrics told of one of its engines."""
+    def scraped(self, scrape: Scrape) -> bool:
+        """Take in what /metrics told of one of its engines; return whether it is known which."""
         if scrape.since_s is None or scrape.restarted:
             # what the log has said of a start so far comes first: it tells the life
             self._read_held()
             self.pipeline.take(self._scanner.finish())
-        self.pipeline.scraped(scrape)
+        return self.pipeline.scraped(scrape)
 
     def caught_up(self, now_s: float) -> None:
         """Say that all that was there at the start has been read."""
