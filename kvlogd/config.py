@@ -43,7 +43,7 @@ Name = Annotated[str, AfterValidator(_label)]
 
 
 def _page(text: str) -> str:
-    wanted = "must be the address of vLLM's /metrics, like http://127.0.0.1:8000/metrics"
+    wanted = "must be the http or https address of vLLM's /metrics, with its host and port"
     try:
         parts = urlsplit(text)
         port = parts.port

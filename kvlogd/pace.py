@@ -225,15 +225,16 @@ SCALES = (
 """At 10 s a record: rows of 100 s and 10 min, stretches from 5 min to 6 hours, references up to a day."""
 MEASURED = (
     Scale(10, 1.0, 1, 6, (Rung(3, 1.5, 1.25, 3), Rung(6, 1.3, 1.15, 3)), 60),
+    Scale(60, 0.3, 2, 16, (Rung(6, 1.2, 1.12, 8), Rung(9, 1.15, 1.1, 12)), 48),
     Scale(
         60,
         0.3,
         2,
         144,
-        (Rung(9, 1.3, 1.2, 24), Rung(18, 1.15, 1.1, 24), Rung(24, 1.12, 1.07, 48), Rung(36, 1.1, 1.05, 96)),
+        (Rung(9, 1.3, 1.2, 24), Rung(18, 1.12, 1.08, 24), Rung(24, 1.12, 1.06, 48), Rung(36, 1.1, 1.05, 96)),
     ),
 )
-"""The same for scrapes: what is measured is steadier, so less of it tells."""
+"""The same for scrapes: what is measured is steadier, so less of it tells, and a life of a few hours is long enough."""
 
 
 class Verdict(NamedTuple):
