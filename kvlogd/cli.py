@@ -167,6 +167,15 @@ def _check(arguments: argparse.Namespace) -> int:
     from kvlogd.setup import load_setup
 
     setup = load_setup(arguments.config, [arguments.rules] if arguments.rules else [])
+    if any(rule.query is not None for rule in setup.rules):
+        from kvlogd.inquiry import faults
+        from kvlogd.replay import opened_store
+        from kvlogd.yamlfile import FaultsError
+
+        with opened_store(None) as store:
+            found = list(faults(setup.rules, store))
+        if found:
+            raise FaultsError(found)
     print(f"fine: {len(setup.rules)} rules")
     return FINE
 
@@ -217,6 +226,8 @@ def _rules_show(arguments: argparse.Namespace) -> int:
         print(f"- {step}")
     for kind in rule.kinds():
         print(f"\n{about(kind)}")
+    if rule.query is not None:
+        print(f"\n{rule.query.query.strip()}")
     return FINE
 
 

@@ -200,6 +200,8 @@ class Daemon:
             return
         self._herald.stored(batch, self._clock.wall_s())
         self._committed_s, self._retry_s = now_s, RETRY_S
+        if not is_last and self.intake.inquire(self.store):
+            self._committed_s -= COMMIT_S  # what came of it is stored at once
         self._voice.relent("store")
 
     def _store_failed(self, error: StoreError, now_s: float) -> None:

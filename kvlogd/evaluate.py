@@ -194,7 +194,17 @@ class Bench:
         """Evaluate all rules on the run or source of this scope at a time; return what changed."""
         events: list[AlertEvent] = []
         for work in self._works:
-            events += work.step(work.judged(window, at_s), at_s)
+            if work.rule.query is None:
+                events += work.step(work.judged(window, at_s), at_s)
+        return events
+
+    def answer(self, rule: Rule, found: Mapping[str, Finding] | Broken, at_s: float) -> list[AlertEvent]:
+        """Judge a rule by the answer to its query, as of a time; one that was judged later is left as it is."""
+        events: list[AlertEvent] = []
+        for work in self._works:
+            if work.rule.id == rule.id and (work.standing is None or work.standing.seen_s < at_s):
+                judgement = found if isinstance(found, Broken) else found.get(work.key.scope, CLEAR)
+                events += work.step(judgement, at_s)
         return events
 
     def recall(self, window: Window | SourceWindow, at_s: float) -> None:

@@ -51,6 +51,11 @@ class Feed:
         """Logs of which not all was read that was there at the start."""
         self._reviving = [self._begin(log) for log in logs]
 
+    @property
+    def is_reviving(self) -> bool:
+        """Return whether a log has not been brought to where it stood."""
+        return bool(self._reviving)
+
     def poll(self, budget_bytes: int, now_s: float, wall_s: float) -> int:
         """Read what is new; return how many bytes: far less than the budget where nothing more is there.
 

@@ -17,10 +17,11 @@ from kvlogd.clock import Clock
 from kvlogd.config import SourceConfig
 from kvlogd.container import ContainerTail
 from kvlogd.feed import Feed
+from kvlogd.harvest import Harvest
+from kvlogd.inquiry import inquire
 from kvlogd.journal import Journal
 from kvlogd.model import AlertEvent, AlertState
 from kvlogd.piece import Health, Tailer
-from kvlogd.pipeline import Harvest
 from kvlogd.revival import Revival
 from kvlogd.rows import Batch, Memory, Position
 from kvlogd.scrape import Scraper
@@ -80,6 +81,15 @@ class Intake:
     def _memory(self, stream: Stream, now_s: float) -> Memory:
         self._remembered_s[stream.log] = now_s
         return Memory(stream.log, self._code, memory.frozen(stream.pipeline))
+
+    def inquire(self, store: Store) -> bool:
+        """Ask what the rules with a query of their own want to know, now that what was read is stored.
+
+        Return whether anything was asked: the next batch holds what came of it.
+        """
+        streams = [stream for feed in self.feeds if not feed.is_reviving for stream in feed.streams.values()]
+        asked = [inquire(stream.pipeline, store) for stream in streams]
+        return any(asked)
 
     def health(self) -> list[Health]:
         """Return how all logs fare."""

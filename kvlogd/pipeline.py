@@ -6,17 +6,32 @@ record that settles something (an idle moment, a crash). The same lines give the
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
-from typing import NamedTuple
 
 from kvlogd import alerts
+from kvlogd.agenda import Agenda
 from kvlogd.alerts import Standing
 from kvlogd.course import PastLife
 from kvlogd.engines import Fleet, Ids, Life
 from kvlogd.evaluate import Bench, outlives_runs
-from kvlogd.model import AlertEvent, AlertKey, AlertState, Engine, Event, EventKind, Judgement, Run, Scrape, Stats
+from kvlogd.harvest import Harvest
+from kvlogd.model import (
+    AlertEvent,
+    AlertKey,
+    AlertState,
+    Broken,
+    Engine,
+    Event,
+    EventKind,
+    Finding,
+    Judgement,
+    Run,
+    Scrape,
+    Stats,
+)
 from kvlogd.rules import Rule
+from kvlogd.track import Past, Track, dated
 from kvlogd.window import SourceWindow, Window
 
 TICK_S = 30.0
@@ -36,35 +51,6 @@ MOST_STOPS = 16
 PAST_LIVES = 4
 """Lives of an engine that are remembered besides the present one."""
 SOURCE_WIDE = frozenset({EventKind.REQUEST, EventKind.SERVER_READY, EventKind.STATS_DISABLED, EventKind.ARGS})
-
-
-Past = tuple[Engine, Run, Iterable[Stats | Event | Scrape]]
-"""A run that had not ended, with what is stored of it."""
-
-
-class Track(NamedTuple):
-    """A run under watch."""
-
-    life: Life
-    window: Window
-    bench: Bench
-
-
-class Harvest(NamedTuple):
-    """What came in since the last harvest, ready to be committed together."""
-
-    engines: Sequence[Engine]
-    runs: Sequence[Run]
-    samples: Sequence[Stats]
-    sample_runs: Sequence[int]
-    events: Sequence[tuple[int | None, int | None, Event]]
-    alert_events: Sequence[AlertEvent]
-    standings: Sequence[Standing]
-    """Alerts that began or changed."""
-    over: Sequence[AlertKey]
-    """Alerts that are neither pending nor firing any more."""
-    scrapes: Sequence[tuple[int, int, Scrape]] = ()
-    """(engine_id, run_id, scrape)"""
 
 
 class Pipeline:
@@ -87,6 +73,7 @@ class Pipeline:
         self._going_on: dict[str, list[Standing]] = {}
         """Alerts that outlived the last run of an engine, by its label."""
         self._rules = tuple(rules)
+        self._agenda = Agenda(self._rules)
         self._source_bench = Bench.of_source(self._rules, source)
         self._tracks: dict[int, Track] = {}
         self.next_tick_s = 0.0
@@ -180,6 +167,16 @@ class Pipeline:
                 end = event._replace(state=AlertState.RESOLVED, at_s=self.now_s or 0.0, reason="the log went on")
                 self._alert_events.append(end)
 
+    def questions(self) -> Iterator[tuple[Rule, float]]:
+        """Yield the rules whose query is due, each with the time it asks about; ask once what is read is stored."""
+        if self.now_s is not None and self.first_s is not None:
+            yield from self._agenda.due(self.first_s, self.now_s)
+
+    def answer(self, rule: Rule, at_s: float, found: Mapping[str, Finding] | Broken) -> None:
+        """Take in what the query of a rule found as of a time, by engine or source."""
+        for bench in self._benches():
+            self._alert_events += bench.answer(rule, found, at_s)
+
     def pending(self) -> int:
         """Return how many records wait to be harvested."""
         return len(self._samples)
@@ -201,12 +198,15 @@ class Pipeline:
         self._recalls = True
         yield from self._relive(lives)
         self._recalls = False
+        # an answer that did not get into the store is not asked for again: the next one decides
+        if self.now_s is not None:
+            self._agenda.go_on_from(self.now_s)
         self.harvest()
         self._restore({standing.key: standing for standing in standings})
 
     def _relive(self, lives: Iterable[Past]) -> Iterator[None]:
         past = [(self._tracks.get(run.run_id) or self._adopt(engine, run), lines) for engine, run, lines in lives]
-        merged = heapq.merge(*(_dated(track, lines) for track, lines in past), key=itemgetter(0))
+        merged = heapq.merge(*(dated(track, lines) for track, lines in past), key=itemgetter(0))
         for number, (at_s, track, line) in enumerate(merged):
             if isinstance(line, Scrape):
                 track.window.eyes.recall(line, self.now_s)
@@ -433,10 +433,3 @@ class Pipeline:
             self._judge(track.bench, track.window, at_s)
         if self.window.is_suspect() or self._source_bench.standings():
             self._judge(self._source_bench, self.window, at_s)
-
-
-def _dated(
-    track: Track, lines: Iterable[Stats | Event | Scrape]
-) -> Iterator[tuple[float, Track, Stats | Event | Scrape]]:
-    for line in lines:
-        yield line.ts_s or 0.0, track, line

@@ -90,12 +90,16 @@ class Recall:
             self._lost[place] = _Lost(loss, lost_bytes)
 
     def find(self, fd: int, size: int, *, is_live: bool) -> Position | None:
-        """Return the furthest place from which a file goes on, by its content. Raises OSError."""
+        """Return the furthest place from which a file goes on, by its content. Raises OSError.
+
+        What ends where a file was read to its end says little of one that may be the beginning of another.
+        """
         least = LEAST_COPY if is_live else 1
-        for place in sorted(self._gone, key=lambda place: place.offset, reverse=True):
-            if least <= place.offset <= size and holds(fd, place):
-                return place
-        return None
+        found = [place for place in self._gone if least <= place.offset <= size and holds(fd, place)]
+        best = max(found, key=lambda place: place.offset, default=None)
+        if best is not None and best not in self._lost and not is_live and self.is_beginning(fd, size):
+            return None
+        return best
 
     def go_on(self, place: Position, identity: Identity) -> None:
         """Note that a file goes on from there; another file is a copy, and may lack what was written after it."""

@@ -15,6 +15,7 @@ from kvlogd.cutter import Chunk
 from kvlogd.engines import Ids
 from kvlogd.envelope import Envelope, Unwrapper, sniff
 from kvlogd.errors import ConfigError, KvlogdError, SourceError
+from kvlogd.inquiry import inquire
 from kvlogd.model import Gap, Stats
 from kvlogd.outcome import Outcome, SourceReport
 from kvlogd.parse import Parser
@@ -140,6 +141,7 @@ class SourceReader:
         self._pipeline.finish(unparsed=counts["unparsed"], impossible=counts["impossible"])
         self._gaps += self._losses()
         self._commit()
+        self._commit()  # what the rules' own queries found
         return self._report(self._lost)
 
     def _take(self, file: LogFile, chunk: Chunk) -> None:
@@ -174,6 +176,7 @@ class SourceReader:
         )
         self._lost += self._gaps
         self._waiting, self._gaps = [], []
+        inquire(self._pipeline, self._store)
 
     def _resume(self) -> None:
         """Bring the pipeline to where it stood, from the store, once."""

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from kvlogd.errors import ConfigError
 from kvlogd.fields import Duration
-from kvlogd.kinds import KINDS
+from kvlogd.kinds import KINDS, sql
 from kvlogd.model import NoData, Per, Severity
 from kvlogd.quantity import nearest
 from kvlogd.yamlfile import Document, FaultsError, Path_, checked, load
@@ -70,6 +70,11 @@ class Rule(NamedTuple):
     def kinds(self) -> list[str]:
         """Return the kinds of condition that it uses, each once."""
         return sorted({kind for condition in (self.when, *self.unless) for kind in _kinds_in(condition)})
+
+    @property
+    def query(self) -> sql.Params | None:
+        """The query of its own that it asks; None where it looks at records."""
+        return self.when.params if isinstance(self.when, Leaf) and isinstance(self.when.params, sql.Params) else None
 
 
 def _kinds_in(condition: Condition) -> set[str]:
@@ -221,6 +226,8 @@ class _Reading:
         if self._per is not None and self._per not in module.SCOPES:
             scopes = " or ".join(sorted(scope.value for scope in module.SCOPES))
             self._wrong(f"{kind} cannot judge per {self._per.value}", place, f"use per: {scopes}")
+        if getattr(module, "ALONE", False) and place != ("when", kind):
+            self._wrong(f"{kind} cannot be combined with other conditions", place, "let it stand alone under when")
         try:
             return Leaf(kind, checked(self._document, params, place, module.Params), self._document.lines[place])
         except FaultsError as error:

@@ -16,9 +16,11 @@ from kvlogd.alerts import LOUDNESS
 from kvlogd.engines import Ids
 from kvlogd.errors import ConfigError
 from kvlogd.fields import Count, Duration, Points
+from kvlogd.harvest import Harvest
 from kvlogd.model import AlertEvent, AlertState, Event, EventKind, Latency, Scrape, Severity, Spread, Stats
 from kvlogd.pipeline import Pipeline
 from kvlogd.quantity import duration_text, series
+from kvlogd.rows import Batch
 from kvlogd.rules import Rule
 from kvlogd.yamlfile import checked, load
 
@@ -191,7 +193,20 @@ def _run_series(rule: Rule, case: Case, records: Sequence[Stats]) -> list[AlertE
     columns = [*(case.series or {}).values(), *case.metrics.values()]
     length = max((len(series(text)) for text in columns), default=1)
     pipeline.advance(START_S + length * engine.interval)
-    return [event for event in pipeline.harvest().alert_events if not event.engine_index]
+    harvest = pipeline.harvest()
+    events = [*harvest.alert_events, *(_asked(pipeline, harvest) if rule.query is not None else ())]
+    return [event for event in events if not event.engine_index]
+
+
+def _asked(pipeline: Pipeline, harvest: Harvest) -> Sequence[AlertEvent]:
+    """Return what a rule with a query of its own finds, once its records are in a store."""
+    from kvlogd.inquiry import inquire
+    from kvlogd.replay import opened_store
+
+    with opened_store(None) as store:
+        store.commit(Batch(*harvest[:5]))
+        inquire(pipeline, store)
+    return pipeline.harvest().alert_events
 
 
 def _run_log(rule: Rule, case: Case, folder: Path) -> list[AlertEvent]:

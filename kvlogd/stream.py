@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from kvlogd.envelope import Envelope, Unwrapper, sniff
 from kvlogd.grammar import STATS_NEEDLE
+from kvlogd.harvest import Harvest
 from kvlogd.model import Gap, Scrape, Stats
 from kvlogd.parse import Parser
 from kvlogd.piece import Piece
-from kvlogd.pipeline import Harvest, Pipeline
+from kvlogd.pipeline import Pipeline
 from kvlogd.rows import Position
 from kvlogd.scan import Scanner
 from kvlogd.stamp import Stamper

@@ -214,8 +214,9 @@ class Trail:
         else:
             if size == 0 or self._is_copy_of_live(fd, size):
                 return None
-            if self._is_copy_of_read(fd, size, candidate.identity):
-                return size
+            read_to = self._twin_read_to(fd, size, candidate.identity, -1 if at_least is None else least)
+            if read_to is not None:  # where the other one is not read yet, this one may still be needed
+                return size if read_to >= size else None
         place = self.recall.find(fd, size, is_live=is_live)
         if place is not None and place.offset > least:
             self.recall.go_on(place, candidate.identity)
@@ -242,18 +243,26 @@ class Trail:
         live = [file for file in self.files if file.is_live]
         return any(os.fstat(file.opened()).st_size >= size and alike(fd, file.opened(), size) for file in live)
 
-    def _is_copy_of_read(self, fd: int, size: int, identity: Identity) -> bool:
-        """Return whether all of a rotated file stands in another rotated file that was read or is being read."""
-        places = self.recall.places
-        known = [c for i, c in self._there.items() if i != identity and i in places and places[i].offset]
+    def _twin_read_to(self, fd: int, size: int, identity: Identity, offset: int) -> int | None:
+        """Return up to where another rotated file was read that holds all of this one; None where there is none.
+
+        Of two that were not read to the end, only one is the other's twin: the one that was read less far, or is new
+        (`offset` is -1 then).
+        """
+        found: list[int] = []
         for file in self.files:
             if not file.is_live and os.fstat(file.opened()).st_size >= size and alike(fd, file.opened(), size):
-                return True
-        for candidate in (each for each in known if each.status.st_size >= size):
-            with suppress(OSError), self._opened(candidate) as (other, status):
-                if status.st_size >= size and alike(fd, other, size):
-                    return True
-        return False
+                found.append(file.offset)
+        for other, candidate in self._there.items():
+            place = self.recall.places.get(other)
+            if place is None or other == identity or candidate.status.st_size < size:
+                continue
+            if place.offset < size and (place.offset, other) < (offset, identity):
+                continue
+            with suppress(OSError), self._opened(candidate) as (twin, status):
+                if status.st_size >= size and alike(fd, twin, size):
+                    found.append(place.offset)
+        return max(found, default=None)
 
     def _is_read(self, place: Position) -> bool:
         """Return whether a file that holds what was read up to a place is being read, or was, further than that."""

@@ -86,6 +86,8 @@ class Live:
 
     def commit(self, *, is_last: bool = False) -> None:
         self.store.commit(self.intake.batch(self.clock.monotonic_s(), is_last=is_last))
+        if not is_last and self.intake.inquire(self.store):
+            self.store.commit(self.intake.batch(self.clock.monotonic_s()))
 
     def stop(self) -> None:
         """End as on SIGTERM."""

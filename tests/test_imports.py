@@ -53,7 +53,11 @@ MAY_IMPORT = {
     "config": "yamlfile fields quantity",
     "alerts": "",
     "evaluate": "window kinds rules alerts engines",
-    "pipeline": "alerts engines window evaluate rules course",
+    "agenda": "rules",
+    "harvest": "alerts",
+    "track": "engines evaluate window",
+    "pipeline": "harvest track agenda alerts engines window evaluate rules course",
+    "inquiry": "pipeline rows rules sqlgate",
     "notice": "quantity",
     "outcome": "",
     "tell": "notice outcome quantity rules",
@@ -85,15 +89,15 @@ MAY_IMPORT = {
     "store": "asking disk export history lease lock migration recovery rows schema snapshot table transaction",
     "piece": "rows",
     "clock": "",
-    "stream": "envelope grammar parse piece pipeline rows scan stamp",
+    "stream": "envelope grammar harvest parse piece pipeline rows scan stamp",
     "setup": "config quantity rules",
     "voice": "",
     "scrape": "clock exposition interval piece",
     "feed": "piece scrape stream",
-    "revival": "alerts engines memory pipeline rules store stream",
+    "revival": "alerts engines memory pipeline rules store stream track",
     "intake": (
-        "alerts clock config container feed journal memory piece pipeline revival rows scrape setup source stamp "
-        "store stream tail"
+        "alerts clock config container feed harvest inquiry journal memory piece pipeline revival rows scrape setup "
+        "source stamp store stream tail"
     ),
     "errands": "",
     "container": "docker followed piece recall rows tail",
@@ -118,7 +122,7 @@ MAY_IMPORT = {
     "chart": "",
     "report": "chart notice outcome quantity rules rows store",
     "progress": "",
-    "replay": "engines envelope outcome parse pipeline rows rules scan sidecar source stamp store cutter",
+    "replay": "engines envelope inquiry outcome parse pipeline rows rules scan sidecar source stamp store cutter",
     "systemd": "",
     "wire": "systemd",
     "caller": "wire",
@@ -126,7 +130,7 @@ MAY_IMPORT = {
     "ask": "progress rows sheet status wire",
     "live": "ask config lock progress rows sheet sqlgate status store wire",
     "status": "quantity",
-    "ruletest": "engines fields pipeline quantity replay rules yamlfile alerts",
+    "ruletest": "engines fields harvest inquiry pipeline quantity replay rows rules yamlfile alerts",
     "cli": EVERYTHING,
 }
 
@@ -149,7 +153,8 @@ PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
     "pace minutes statements days rollup course table telemetry alerting bookkeeping views "
-    "exposition eyes interval"
+    "exposition eyes harvest interval track"
+    "pace minutes statements days rollup course table telemetry alerting bookkeeping views agenda"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}

@@ -1,14 +1,15 @@
 """The kinds of condition that a rule may use: one module each, and this list of them.
 
 A kind has NAME, SCOPES, a frozen `Params` model, and `make(params)`, which returns a new evaluator for one run
-(or one source). One that judges several lives of an engine says so with LASTING. To add a kind, write its module and
+(or one source). One that judges several lives of an engine says so with LASTING, one that cannot be combined with
+others with ALONE. To add a kind, write its module and
 its test, and name it here.
 """
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from kvlogd.kinds import capacity, collapse, creep, floor, rate, recompute, recovery, skew, stall, threshold, trend
+from kvlogd.kinds import capacity, collapse, creep, floor, rate, recompute, recovery, skew, sql, stall, threshold, trend
 from kvlogd.model import Judgement
 from kvlogd.window import SourceWindow, Window
 
@@ -31,7 +32,7 @@ class SourceEvaluator(Protocol):
 
 KINDS: Mapping[str, Any] = {
     module.NAME: module
-    for module in (capacity, collapse, creep, floor, rate, recompute, recovery, skew, stall, threshold, trend)
+    for module in (capacity, collapse, creep, floor, rate, recompute, recovery, skew, sql, stall, threshold, trend)
 }
 
 
