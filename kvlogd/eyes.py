@@ -6,11 +6,24 @@ host's clock may be set otherwise. Memory does not grow with age.
 
 from collections import deque
 
-from kvlogd.model import Scrape
+from kvlogd.model import Scrape, Stats
 
 KEPT_SCRAPES = 90
 FRESH_S = 90.0
 """What /metrics told is of the present for so long: scrapes come every 10 s, and time passes in ticks of 30 s."""
+
+
+def as_record(scrape: Scrape) -> Stats | None:
+    """Return what a scrape says as a record of the log would; None where it does not say enough."""
+    if scrape.running is None or scrape.waiting is None or scrape.kv_usage is None or scrape.since_s is None:
+        return None
+    passed_s = max(1e-3, scrape.ts_s - scrape.since_s)
+    prompts, generated = scrape.prompt_tokens or 0.0, scrape.generation_tokens or 0.0
+    hit_rate = (scrape.prefix_hits or 0.0) / scrape.prefix_queries if scrape.prefix_queries else None
+    return Stats(
+        scrape.ts_s, None, scrape.engine_index, None, prompts / passed_s, generated / passed_s, scrape.running,
+        scrape.waiting, scrape.kv_usage, deferred=scrape.waiting_deferred, prefix_hit_rate=hit_rate,
+    )  # fmt: skip
 
 
 class Eyes:
@@ -24,8 +37,6 @@ class Eyes:
         """When the last scrape came."""
         self.moved_s: float | None = None
         """When one came last that showed work: tokens, or the pool filling while requests run."""
-        self.still_since_s: float | None = None
-        """When the first of the latest scrapes came that have requests and show no work."""
         self.unlogged_since_s: float | None = None
         """When the first of the latest scrapes with tokens came of which the log has no record."""
         self.unscraped_since_s: float | None = None
@@ -44,19 +55,14 @@ class Eyes:
         fills = bool(scrape.running) and last is not None and scrape.kv_usage != last.kv_usage
         if tokens or fills:
             self.moved_s = at_s
-        if tokens or fills or not (scrape.running or scrape.waiting):
-            self.still_since_s = None
-        elif self.still_since_s is None:
-            self.still_since_s = at_s
         if tokens:
             self.unscraped_since_s = None
             if self.unlogged_since_s is None:
                 self.unlogged_since_s = at_s
 
-    def recall(self, scrape: Scrape, at_s: float | None) -> None:
-        """Take in a scrape of the past again, unless it is remembered."""
-        if self.last is None or scrape.ts_s > self.last.ts_s:
-            self.observe(scrape, scrape.ts_s if at_s is None else at_s)
+    def remembers(self, scrape: Scrape) -> bool:
+        """Return whether a scrape of the past was seen already."""
+        return self.last is not None and scrape.ts_s <= self.last.ts_s
 
     def logged(self, at_s: float) -> None:
         """Take in that the log has a record with tokens in it."""

@@ -110,7 +110,7 @@ class Pipeline:
             return False
         track = self._tracks.get(life.run.run_id) or self._open(life, is_logged=False)
         track.window.run = life.run
-        track.window.eyes.observe(scrape, at_s)
+        track.window.scraped(scrape, at_s)
         self._scrapes.append((life.engine.engine_id, life.run.run_id, scrape))
         return True
 
@@ -209,7 +209,8 @@ class Pipeline:
         merged = heapq.merge(*(dated(track, lines) for track, lines in past), key=itemgetter(0))
         for number, (at_s, track, line) in enumerate(merged):
             if isinstance(line, Scrape):
-                track.window.eyes.recall(line, self.now_s)
+                if not track.window.eyes.remembers(line):
+                    track.window.scraped(line, line.ts_s if self.now_s is None else self.now_s)
                 continue
             self.advance(at_s)
             evidence = track.window.evidence

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from kvlogd.engines import Ids
-from kvlogd.eyes import FRESH_S, KEPT_SCRAPES, Eyes
+from kvlogd.eyes import FRESH_S, KEPT_SCRAPES, Eyes, as_record
 from kvlogd.kinds import creep, floor, stall
 from kvlogd.model import Clear, Event, EventKind, Finding, Judgement, Latency, NoEvidence, Scrape, Spread, Stats
 from kvlogd.pipeline import Pipeline
@@ -49,11 +49,12 @@ def test_memory_has_a_bound_and_a_scrape_is_of_the_present_for_a_while() -> None
     assert not eyes.is_fresh(START_S + 4990 + FRESH_S + 1)
 
 
-def test_a_scrape_that_is_remembered_is_not_taken_in_again() -> None:
+def test_a_scrape_that_was_seen_is_remembered() -> None:
     eyes = Eyes()
-    for at_s in (0, 10, 5, 10, 20):
-        eyes.recall(scrape(at_s), None)
-    assert [one.ts_s - START_S for one in eyes.recent] == [0, 10, 20]
+    assert not eyes.remembers(scrape(0))
+    eyes.observe(scrape(10), START_S + 10)
+    assert eyes.remembers(scrape(10))
+    assert not eyes.remembers(scrape(20))
 
 
 # --- the log and the page check each other
@@ -63,7 +64,7 @@ def watched(*told: Stats | Scrape) -> Window:
     window = Window(run_of())
     for one in told:
         if isinstance(one, Scrape):
-            window.eyes.observe(one, one.ts_s)
+            window.scraped(one, one.ts_s)
         else:
             window.observe(one)
     return window
@@ -163,20 +164,39 @@ def test_a_queue_that_only_grows_is_no_work() -> None:
     assert isinstance(stalled([busy(0), jam, *grows], 72), Finding)
 
 
-@pytest.mark.parametrize(("running", "after_s"), [(2, 200), (0, 60)])
-def test_a_life_that_only_the_page_tells_of_can_stall(running: int, after_s: float) -> None:
-    told: list[Stats | Scrape] = [
-        scrape(0, tokens=9),
-        *[scrape(10.0 * i, running=running, waiting=4) for i in range(1, 40)],
-    ]
-    assert isinstance(stalled([*told[:7]], 60), Clear)
-    found = stalled(told, 390)
-    assert isinstance(found, Finding)
-    assert found.since_s - START_S == 10
-    n = round(after_s / 10) + 2
-    assert isinstance(stalled(told[:n], after_s + 10), Finding)
-    assert isinstance(stalled(told[: n - 1], after_s), Clear)
-    assert isinstance(stalled(told, 390 + FRESH_S + 1), NoEvidence)
+# --- a log without records
+
+
+def mute(count: int) -> list[Stats | Scrape | Event]:
+    """Return the start of a server whose log has no records, and what its page tells while a pool fills and jams."""
+    busy_s = [scrape(10.0 * i, tokens=500, kv_usage=0.3) for i in range(1, count)]
+    jam = [scrape(10.0 * i, running=0, waiting=4, kv_usage=0.99) for i in range(count, count + 20)]
+    return [Event(START_S, EventKind.BANNER, 1), *busy_s, *jam]
+
+
+def test_the_page_stands_in_for_a_log_without_records() -> None:
+    found = dict(fired(mute(30), 490))
+    assert set(found) == {"engine-stall", "frozen-stats"}
+    assert 355 <= found["engine-stall"] <= 390
+
+
+def test_a_log_that_is_only_slow_to_begin_is_not_stood_in_for() -> None:
+    window = watched(*[scrape(10 * i + 1, tokens=500) for i in range(11)])
+    assert (window.count, window.is_stood_in_for) == (0, False)
+    window = watched(*[scrape(10 * i + 1, tokens=500) for i in range(16)])
+    assert (window.count, window.is_stood_in_for) == (4, True)
+    window.observe(busy(170))
+    window.scraped(scrape(180, tokens=500), START_S + 180)
+    assert (window.count, window.is_stood_in_for) == (5, False)
+
+
+def test_what_a_scrape_says_as_a_record() -> None:
+    told = scrape(10, tokens=500, prompts=1000, running=3)._replace(prefix_queries=1000.0, prefix_hits=250.0)
+    assert as_record(told) == record(10, running=3, prompt_tps=100, generation_tps=50, kv_usage=0.25)._replace(
+        pid=None, prefix_hit_rate=0.25
+    )
+    assert as_record(scrape(10, is_first=True)) is None
+    assert as_record(told._replace(kv_usage=None)) is None
 
 
 # --- residue

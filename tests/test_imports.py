@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "pace": "course curve",
     "fields": "quantity window",
     "kinds": "kinds window",
-    "kinds.*": "window fields course curve ladder pace",
+    "kinds.*": "eyes window fields course curve ladder pace",
     "yamlfile": "quantity",
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",

@@ -15,8 +15,9 @@ from itertools import pairwise
 from pydantic import BaseModel, ConfigDict
 
 from kvlogd.curve import NOISY_S, PRINT_STEP, Spell, Spells, climbs, median, newest
+from kvlogd.eyes import as_record
 from kvlogd.fields import Count, Duration, Points
-from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per, Scrape, Stats
+from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
 from kvlogd.window import Window
 
 NAME = "floor"
@@ -109,14 +110,6 @@ class Floor:
         if lasted_s >= self._params.hold:
             return True
         return not leases and lasted_s >= self._params.climb_within and climbs(spells.raised, step)
-
-
-def as_record(scrape: Scrape) -> Stats | None:
-    """Return what a scrape says of idleness as a record; None where it does not say."""
-    if scrape.running is None or scrape.waiting is None or scrape.kv_usage is None:
-        return None
-    prompts, generated = scrape.prompt_tokens or 0.0, scrape.generation_tokens or 0.0
-    return Stats(scrape.ts_s, None, None, None, prompts, generated, scrape.running, scrape.waiting, scrape.kv_usage)
 
 
 def climbs_over_noise(past: Sequence[Spell], latest: Sequence[Spell]) -> bool:

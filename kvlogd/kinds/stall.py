@@ -4,7 +4,7 @@ vLLM prints one record without throughput and then nothing, idle or hung alike: 
 nothing running, waiting requests and no throughput it is a jam; with something running it may be one long
 prefill, whose tokens are counted when the first one comes out (up to 180 s were seen on healthy engines).
 Where /metrics is read, patience begins anew with each scrape that shows work: a prefill takes blocks before it counts
-a token. And a standstill is seen there in a life of which the log has no record at all.
+a token.
 Cannot see: a hang that began while the engine was idle, for then there is no record at all.
 """
 
@@ -50,10 +50,8 @@ class Stall:
         last = window.last
         if window.crashed_s is not None:
             return Finding(window.crashed_s, at_s - window.crashed_s, {"crashed": 1.0})
-        if window.stopped or window.paused:
+        if last is None or window.stopped or window.paused:
             return NoEvidence()
-        if last is None:
-            return self._unlogged(window, at_s)
         if window.count != self._taken:
             self._taken = window.count
             self._starving(last)
@@ -65,19 +63,6 @@ class Stall:
         if self._starved_since_s is not None and last.ts_s - self._starved_since_s >= self._params.starved:
             return Finding(self._starved_since_s, at_s - self._starved_since_s, _evidence(window, last, at_s))
         return Clear()
-
-    def _unlogged(self, window: Window, at_s: float) -> Judgement:
-        """Judge a life that only /metrics told of."""
-        eyes = window.eyes
-        scrape = eyes.last
-        if scrape is None or not eyes.is_fresh(at_s):
-            return NoEvidence()
-        patience_s = self._params.running if scrape.running else self._params.waiting
-        since_s = eyes.still_since_s
-        if since_s is None or at_s - since_s < patience_s:
-            return Clear()
-        evidence = {"running": float(scrape.running or 0), "waiting": float(scrape.waiting or 0), "generation_tps": 0.0}
-        return Finding(since_s, at_s - since_s, evidence | {"silent_s": at_s - since_s})
 
     def _starving(self, last: Stats) -> None:
         """Note since when a queue has stood beside a pool with room, with far fewer running than usual."""
