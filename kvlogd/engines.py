@@ -146,9 +146,9 @@ class Fleet:
         return life
 
     def _complete(self, life: Life, scrape: Scrape) -> None:
-        """Learn the size of the pool where the log does not give it."""
+        """Learn the size of the pool where the log does not give it; of several engines 0.9.0 tells the sum."""
         run = life.run
-        if run.blocks is None and run.kv_tokens is None and scrape.blocks:
+        if run.blocks is None and scrape.blocks and scrape.is_alone:
             life.run = run._replace(blocks=scrape.blocks, block_size=run.block_size or scrape.block_size)
             self.changed_runs[run.run_id] = life.run
 
