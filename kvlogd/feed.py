@@ -44,8 +44,6 @@ class Feed:
         self.streams: dict[str, Stream] = {}
         self._tailer = tailer
         self._revive = revive
-        self._spoke: set[str] = set()
-        """Logs that had something new since time passed last."""
         self._pass_at_s = float("-inf")
         self._behind: set[str] = set()
         """Logs of which not all was read that was there at the start."""
@@ -75,7 +73,6 @@ class Feed:
         for log in self._behind - spoke:
             self.streams[log].caught_up(now_s)
         self._behind &= spoke
-        self._spoke |= spoke
         if self.scraper is not None and self.scraper.is_waiting():
             self._hand_on(self.scraper)
         if now_s >= self._pass_at_s:
@@ -96,8 +93,7 @@ class Feed:
             self._is_shared = not all(placed)
 
     def _let_time_pass(self, now_s: float) -> None:
-        spoke, self._spoke = self._spoke, set()
-        due = [stream for log, stream in self.streams.items() if log not in spoke and stream.is_due(now_s)]
+        due = [stream for stream in self.streams.values() if stream.is_due(now_s)]
         if due:
             # while there is something to read, a log is not silent
             found = self._tailer.health()
