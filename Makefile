@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format bench bench-daemon bench-verdicts clean
+.PHONY: help venv demo test test-host check format dist deb bench bench-daemon bench-verdicts clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -49,6 +49,9 @@ demo: venv ## replay the log of a real vLLM that leaks, and show the finding
 test: venv ## run the tests
 	@$(BIN)/python -m pytest -n auto
 
+test-host: venv ## test the package and the unit under a real systemd (root on Debian or Ubuntu; else it says why not)
+	@tests/rig/test-host $(BIN)/python
+
 check: venv ## run all that a change must pass: format, lint, types, tests (the docs and the import map are tests)
 	@echo "ruff format"; $(BIN)/ruff format --check --quiet . || { echo "check: run 'make format'" >&2; exit 1; }
 	@echo "ruff check"; $(BIN)/ruff check --quiet .
@@ -58,6 +61,14 @@ check: venv ## run all that a change must pass: format, lint, types, tests (the 
 format: venv ## format the code and mend what ruff can mend
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+dist: venv ## build the wheel and the sdist into dist/
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+	@ls -1 dist
+
+deb: dist ## build a Debian package with a private venv: for hosts without a package index
+	@systemd/deb/build $(BIN)/python dist/kvlogd-*.whl
 
 bench: venv ## measure replay on a log of 1 GB against grep (needs about 2 GB of temporary space)
 	@$(BIN)/python bench/replay.py

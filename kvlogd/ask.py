@@ -154,6 +154,14 @@ def status(places: Sequence[Path], store: Path) -> Status:
     return from_json(head.get("status", {}))
 
 
+def release(places: Sequence[Path], store: Path, for_s: float) -> dict[str, Any]:
+    """Ask the daemon to let go of the GPUs for so long; 0 takes them up again."""
+    with _asked(places, store, Kind.GPU_RELEASE, _ANSWER_S, for_s=for_s) as (head, talk):
+        talk.read()
+    released: dict[str, Any] = head.get("released", {})
+    return released
+
+
 def alerts(places: Sequence[Path], store: Path, *, also_over: bool) -> list[dict[str, Any]]:
     """Ask for the alerts that stand, or for all that ever were."""
     with _asked(places, store, Kind.ALERTS, _ANSWER_S, all=also_over) as (_, talk):

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvlogd import __version__, live, storecli
+from kvlogd import __version__, gpucli, hostcli, live, storecli
 from kvlogd.errors import ConfigError, KvlogdError
 
 FINE, FOUND, WRONG = 0, 1, 2
@@ -57,9 +57,11 @@ def build_parser() -> argparse.ArgumentParser:
     _add_replay(commands)
     _add_run(commands)
     live.add_commands(commands)
+    gpucli.add(commands)
     _add_check(commands)
     _add_rules(commands)
     storecli.add(commands)
+    hostcli.add(commands, parser)
     return parser
 
 

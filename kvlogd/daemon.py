@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from kvlogd import wire
+from kvlogd import systemd, wire
 from kvlogd.clock import Clock, Waker
 from kvlogd.endpoint import Endpoint, Hands
 from kvlogd.errands import Errands
@@ -15,9 +15,10 @@ from kvlogd.errors import KvlogdError, StoreError
 from kvlogd.herald import Herald, status_line
 from kvlogd.intake import BUDGET_BYTES, Intake
 from kvlogd.lock import OutsiderError
+from kvlogd.lookout import Lookout
 from kvlogd.overview import status_of
 from kvlogd.retention import Keep, tend
-from kvlogd.setup import Setup, load_setup
+from kvlogd.setup import Setup, homed, load_setup
 from kvlogd.status import Mode, to_json
 from kvlogd.store import Store
 from kvlogd.systemd import Notifier
@@ -43,7 +44,7 @@ class Daemon:
     """One running kvlogd. `wanted` names its config file; raises ConfigError where that is wrong."""
 
     def __init__(self, wanted: Path | None, clock: Clock, waker: Waker, notifier: Notifier, voice: Voice) -> None:
-        self.setup: Setup = load_setup(wanted)
+        self.setup: Setup = _loaded(wanted)
         self.store: Store | None = None
         self.intake: Intake | None = None
         self._wanted = wanted
@@ -62,6 +63,7 @@ class Daemon:
         self._stop_wanted = self._reload_wanted = False
         self._errands = Errands(waker.wake)
         self._started_s = clock.wall_s()
+        self._lookout = Lookout(self.setup, voice)
 
     # --- what others may ask, from a signal handler or another thread
 
@@ -87,6 +89,10 @@ class Daemon:
         """Return what `kvlogd status` shows. Raises StoreError where the loop has no time."""
         return self._errands.ask(self._status, STATUS_S)
 
+    def release(self, for_s: float) -> Mapping[str, object]:
+        """Let go of the GPUs for so long. Raises KvlogdError."""
+        return self._errands.ask(lambda: self._lookout.release(self._clock.monotonic_s(), for_s), STATUS_S)
+
     # --- the loop
 
     def run(self) -> None:
@@ -105,6 +111,7 @@ class Daemon:
                 self._commit(self._clock.monotonic_s(), is_last=True)
             finally:
                 self._let_go()
+                self._lookout.close()
                 self._watch.close()
 
     def _opened(self) -> Store | None:
@@ -133,7 +140,8 @@ class Daemon:
         return wire.place(store, self.setup.config.store.socket, os.environ)
 
     def _hands(self, store: Store) -> Hands:
-        return Hands(store, self.flush, self.status, lambda every: _alerts(store, every), store.snapshot)
+        alerts = lambda every: _alerts(store, every)  # noqa: E731
+        return Hands(store, self.flush, self.status, alerts, store.snapshot, self.release)
 
     def _status(self) -> Mapping[str, object]:
         path, complaints = self.setup.config.store.path, self._voice.complaints()
@@ -141,7 +149,9 @@ class Daemon:
             fault = self._endpoint.health()
             wall_s = self._clock.wall_s()
             complaints.append(Complaint("socket", fault.last_fault or "", wall_s, wall_s, fault.faults, 0.0))
-        known = status_of(self.intake, path, complaints, self._mode(), self._started_s, self._clock.wall_s())
+        known = status_of(
+            self.intake, path, complaints, self._mode(), self._started_s, self._clock.wall_s(), self._lookout
+        )
         return to_json(known)
 
     def _turn(self) -> bool:
@@ -159,7 +169,7 @@ class Daemon:
         if now_s - self._reported_s >= REPORT_S:
             self._report(now_s, wall_s)
         self._errands.run()
-        self._notifier.alive()
+        self._notifier.alive(now_s)
         return busy
 
     def _begin(self, now_s: float) -> None:
@@ -168,6 +178,7 @@ class Daemon:
             return
         try:
             self.intake = Intake(self.setup, self.store, now_s, self._clock)
+            self._lookout.begin(self.store, self._clock.wall_s())
         except StoreError as error:
             self._store_failed(error, now_s)
 
@@ -177,6 +188,7 @@ class Daemon:
         if self._is_stirred:
             self._is_stirred = False
             self.intake.hint()
+        self._lookout.poll(now_s, wall_s, [stream.pipeline for stream in self.intake.streams()])
         try:
             return self.intake.poll(now_s, wall_s) >= BUDGET_BYTES // 2
         except StoreError as error:  # what rules had seen before the restart is read on the way
@@ -191,7 +203,7 @@ class Daemon:
     def _commit(self, now_s: float, *, is_last: bool = False) -> None:
         if self.intake is None or self.store is None:
             return
-        batch = self.intake.batch(now_s, is_last=is_last)
+        batch = self._lookout.joined(self.intake.batch(now_s, is_last=is_last))
         try:
             if any(batch):
                 self.store.commit(batch)
@@ -220,6 +232,7 @@ class Daemon:
         try:
             if not tend(self.store, wall_s, Keep(keeping.keep_raw, keeping.keep_minutes)):
                 self._tended_s -= TEND_S - TEND_AGAIN_S
+            self.store.renew()
         except StoreError as error:
             self._voice.complain("store upkeep", str(error), now_s, wall_s)
         else:
@@ -246,7 +259,7 @@ class Daemon:
         self._reload_wanted = False
         self._notifier.reloading(now_s)
         try:
-            setup = load_setup(self._wanted)
+            setup = _loaded(self._wanted)
         except KvlogdError as error:
             self._voice.complain("reload", str(error), now_s, self._clock.wall_s(), Level.ERROR)
             self._notifier.ready("reload failed: the old config is in force")
@@ -260,6 +273,7 @@ class Daemon:
             self._commit(now_s, is_last=True)
             self._let_go()
             self.setup = setup
+            self._lookout.change(setup)
         self._voice.say(Level.NOTICE, f"reloaded: {len(setup.config.sources)} sources, {len(setup.rules)} rules")
         self._notifier.ready()
 
@@ -267,6 +281,11 @@ class Daemon:
         if self.intake is not None:
             self.intake.close()
             self.intake = None
+        self._lookout.forget()
+
+
+def _loaded(wanted: Path | None) -> Setup:
+    return homed(load_setup(wanted), systemd.state_folder(os.environ))
 
 
 def _alerts(store: Store, every: bool) -> Iterator[Mapping[str, object]]:

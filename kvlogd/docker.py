@@ -90,6 +90,11 @@ class Containers:
         return Found(tuple(log for container in ours for log in container.logs), _mend(ours[-1]))
 
 
+def name_of(root: Path, id_: str) -> str:
+    """Return the name of a container by its id; empty where its folder is not there or cannot be read."""
+    return _read(root / id_).name.removeprefix("/")
+
+
 def _mend(container: _Container) -> str:
     """Return what to do about the newest container."""
     if container.driver in ("", "json-file"):

@@ -29,7 +29,13 @@ MOST_CALLERS = 16
 MOST_SPILL_BYTES = 640 * 2**20
 """At 1 GB DuckDB refuses memory to everybody, and the daemon's own commits would fail with the query."""
 WAIT_S = 10.0
-_LIFE_S = {Kind.SQL: sqlgate.LIMIT_S + WAIT_S + 5, Kind.STATUS: 15.0, Kind.ALERTS: 30.0, Kind.SNAPSHOT: 900.0}
+_LIFE_S = {
+    Kind.SQL: sqlgate.LIMIT_S + WAIT_S + 5,
+    Kind.STATUS: 15.0,
+    Kind.ALERTS: 30.0,
+    Kind.SNAPSHOT: 900.0,
+    Kind.GPU_RELEASE: 15.0,
+}
 _CHUNK_ROWS = 256
 _CHUNK_BYTES = 1 << 20
 _TICK_S = 0.1
@@ -67,6 +73,8 @@ class Hands(NamedTuple):
     """The alerts that stand, or all that ever were."""
     snapshot: Callable[[Path], object]
     """Writes a consistent copy of the store to a path that is free."""
+    release: Callable[[float], Mapping[str, object]] | None = None
+    """Lets go of the GPUs for so many seconds."""
 
 
 class Health(NamedTuple):
@@ -226,7 +234,8 @@ class Endpoint:
         with peer.at_most(_LIFE_S[kind]):
             self._check_store(request.get("store"))
             answers = {
-                Kind.SQL: self._sql, Kind.STATUS: self._status, Kind.ALERTS: self._alerts, Kind.SNAPSHOT: self._snapshot
+                Kind.SQL: self._sql, Kind.STATUS: self._status, Kind.ALERTS: self._alerts,
+                Kind.SNAPSHOT: self._snapshot, Kind.GPU_RELEASE: self._release,
             }  # fmt: skip
             answers[kind](peer, request)
 
@@ -276,6 +285,13 @@ class Endpoint:
 
     def _status(self, peer: Caller, _request: Mapping[str, Any]) -> None:
         peer.send({"v": wire.VERSION, "status": self._hands.status()})
+        peer.send({"end": 1})
+
+    def _release(self, peer: Caller, request: Mapping[str, Any]) -> None:
+        for_s = request.get("for_s")
+        if self._hands.release is None or isinstance(for_s, bool) or not isinstance(for_s, int | float):
+            raise KvlogdError("the request does not say for how long")
+        peer.send({"v": wire.VERSION, "released": self._hands.release(float(for_s))})
         peer.send({"end": 1})
 
     def _alerts(self, peer: Caller, request: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Rules at work: the conditions of each rule on one run or source, combined, and the alert that comes of them."""
+"""Rules at work: the conditions of each rule on one run, source, GPU or server, and the alert that comes of them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from kvlogd import alerts
 from kvlogd.alerts import Standing
 from kvlogd.engines import Life
+from kvlogd.gauge import GpuWindow, HostWindow
 from kvlogd.kinds import KINDS, is_lasting
 from kvlogd.model import (
     Abstained,
@@ -24,6 +25,9 @@ from kvlogd.rules import AllOf, Condition, Leaf, Rule
 from kvlogd.window import SourceWindow, Window
 
 CLEAR = Clear()
+METHODS = {Per.ENGINE: "judge", Per.SOURCE: "judge_source", Per.GPU: "judge_gpu", Per.HOST: "judge_host"}
+"""What an evaluator judges each scope by."""
+Judged = Window | SourceWindow | GpuWindow | HostWindow
 DAY_S = 86_400.0
 FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What a fault in a condition raises. It must cost neither the other rules nor the alert's state."""
@@ -113,7 +117,7 @@ class _AtWork:
         self.key = key
         self.source = source
         self.engine_index = engine_index
-        method = "judge_source" if rule.per is Per.SOURCE else "judge"
+        method = METHODS[rule.per]
         self.when = judge_of(rule.when, method, shared)
         self.unless = [judge_of(condition, method, shared) for condition in rule.unless]
         self.standing: Standing | None = None
@@ -124,7 +128,7 @@ class _AtWork:
         """When it was asked first, as long as it never had anything to judge."""
         self.has_judged = False
 
-    def judged(self, window: Window | SourceWindow, at_s: float) -> Judgement:
+    def judged(self, window: Judged, at_s: float) -> Judgement:
         """Return what the rule says; where it fails, that is no verdict, and the other rules go on."""
         try:
             judgement = self.when(window, at_s)
@@ -182,6 +186,14 @@ class Bench:
             if rule.per is Per.SOURCE
         )
 
+    @classmethod
+    def of_reading(cls, rules: Iterable[Rule], per: Per, scope: str, source: str) -> "Bench":
+        """Return the rules that judge a GPU, or a server's memory."""
+        shared: dict[tuple[str, Any], Judge] = {}
+        return cls(
+            _AtWork(rule, AlertKey(rule.id, scope, None), source, None, shared) for rule in rules if rule.per is per
+        )
+
     def renewed(self) -> "Bench":
         """Return the same rules and alerts with evaluators that know nothing yet: after the clock went back."""
         shared: dict[tuple[str, Any], Judge] = {}
@@ -190,8 +202,8 @@ class Bench:
             new.standing = old.standing
         return fresh
 
-    def judge(self, window: Window | SourceWindow, at_s: float) -> list[AlertEvent]:
-        """Evaluate all rules on the run or source of this scope at a time; return what changed."""
+    def judge(self, window: Judged, at_s: float) -> list[AlertEvent]:
+        """Evaluate all rules on this scope at a time; return what changed."""
         events: list[AlertEvent] = []
         for work in self._works:
             if work.rule.query is None:

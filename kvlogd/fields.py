@@ -10,8 +10,15 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
 from kvlogd import quantity
+from kvlogd.gauge import GPU_SIGNALS, HOST_SIGNALS
 from kvlogd.quantity import Unit
 from kvlogd.window import SIGNALS, SOURCE_SIGNALS
+
+_UNITS = {
+    name: signal.unit
+    for signals in (SIGNALS, SOURCE_SIGNALS, GPU_SIGNALS, HOST_SIGNALS)
+    for name, signal in signals.items()
+}
 
 
 def _read_by(parse: Callable[[str], float], wanted: str) -> BeforeValidator:
@@ -39,9 +46,9 @@ def _count(value: object) -> int:
 
 
 def _signal(value: object) -> str:
-    if isinstance(value, str) and (value in SIGNALS or value in SOURCE_SIGNALS):
+    if isinstance(value, str) and value in _UNITS:
         return value
-    raise ValueError(f"no signal of that name: {quantity.nearest(str(value), [*SIGNALS, *SOURCE_SIGNALS])}")
+    raise ValueError(f"no signal of that name: {quantity.nearest(str(value), list(_UNITS))}")
 
 
 def _quantity(value: object) -> str:
@@ -70,7 +77,7 @@ AnyQuantity = Annotated[str, BeforeValidator(_quantity)]
 
 def unit_of(signal: str) -> Unit:
     """Return the unit of a signal."""
-    return SIGNALS[signal].unit if signal in SIGNALS else SOURCE_SIGNALS[signal].unit
+    return _UNITS[signal]
 
 
 def is_duration(signal: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from kvlogd import alerting, bookkeeping, rows, statements, telemetry
 from kvlogd.alerts import Standing
 from kvlogd.model import AlertEvent, Engine, Event, Gap, Run, Scrape, Stats
+from kvlogd.reading import Gpu, GpuSample, HostSample
 from kvlogd.rows import Memory, Position
 
 
@@ -99,6 +100,36 @@ class History:
                 its = list(latest[1])
                 latest = next(spreads, None)
             yield rows.scrape(row, its)
+
+    def gpus(self) -> list[Gpu]:
+        """Return the GPUs that were read."""
+        return [Gpu(*row) for row in self.read(statements.select(telemetry.GPUS))]
+
+    def readings(self, since_s: float) -> Iterator[GpuSample | HostSample]:
+        """Yield the readings of GPUs and hosts from a time on, in order of time."""
+        after = "WHERE ts >= to_timestamp(?::DOUBLE) ORDER BY ts"
+        gpus = self._stream(f"{statements.select(telemetry.GPU_SAMPLES)} {after}", [since_s])
+        hosts = self._stream(f"{statements.select(telemetry.HOST_SAMPLES)} {after}", [since_s])
+        feeds: list[Iterator[GpuSample | HostSample]] = [
+            (GpuSample(*row) for row in gpus),
+            (HostSample(*row) for row in hosts),
+        ]
+        return heapq.merge(*feeds, key=lambda sample: sample.ts_s)
+
+    def device_memory(self, label: str, since_s: float, until_s: float) -> tuple[float, float, float] | None:
+        """Return the least and the most device memory in use beside an engine, and how much there is, in MiB.
+
+        Of the GPU of it that changed most; of all GPUs where none is known to be its; None where nothing was read.
+        """
+        sql = """WITH mine AS (
+  SELECT DISTINCT gpu FROM gpu_processes JOIN engines USING (engine_id) WHERE label = ?
+)
+SELECT min(memory_used_mib) AS low, max(memory_used_mib) AS high, max(memory_total_mib) FROM gpu_samples
+WHERE ts BETWEEN to_timestamp(?::DOUBLE) AND to_timestamp(?::DOUBLE) AND memory_total_mib IS NOT NULL
+  AND memory_used_mib IS NOT NULL AND (gpu IN (FROM mine) OR NOT EXISTS (FROM mine))
+GROUP BY gpu ORDER BY high - low DESC, gpu LIMIT 1"""
+        found = self.read(sql, [label, since_s, until_s])
+        return (float(found[0][0]), float(found[0][1]), float(found[0][2])) if found else None
 
     def newest_s(self) -> float | None:
         """Return the time of the newest record of a log."""

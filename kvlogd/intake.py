@@ -22,6 +22,7 @@ from kvlogd.inquiry import inquire
 from kvlogd.journal import Journal
 from kvlogd.model import AlertEvent, AlertState
 from kvlogd.piece import Health, Tailer
+from kvlogd.reading import GPU_SOURCE, HOST_SOURCE
 from kvlogd.revival import Revival
 from kvlogd.rows import Batch, Memory, Position
 from kvlogd.scrape import Scraper
@@ -48,7 +49,7 @@ class Intake:
         logs = revival.logs() | {place.source for place in places}
         clock = clock or Clock()
         self.feeds = [_feed(source, revival, places, logs, clock) for source in setup.config.sources]
-        self._left = revival.standings_without(stream.log for stream in self.streams())
+        self._left = revival.standings_without([GPU_SOURCE, HOST_SOURCE, *(stream.log for stream in self.streams())])
         """Alerts about logs that no source names any more; they end with the first batch."""
         self._remembered_s: dict[str, float] = {}
         self._began_s = now_s

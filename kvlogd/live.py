@@ -173,12 +173,16 @@ def _status(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"running": True, **to_json(status)}, ensure_ascii=False))
     else:
-        print(status_text(status, colour=_colour()))
+        print(status_text(status, colour=_colour(), sparks=_sparks()))
     return 0
 
 
 def _colour() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _sparks() -> bool:
+    return sys.stdout.isatty() and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
 def _snapshot(arguments: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from kvlogd.model import AlertEvent, AlertState
 from kvlogd.quantity import about_text, duration_text, share_text
+from kvlogd.reading import GPU_SOURCE, HOST, HOST_SOURCE
 
 EVIDENCE = {
     "shift": ("usage above its own past at the same load", "share"),
@@ -70,6 +71,21 @@ EVIDENCE = {
     "siblings": ("siblings compared with", "count"),
     "siblings_running": ("requests running on its siblings", "count"),
     "moved": ("moved over the span", "number"),
+    "grown_mib": ("grown by, MiB", "count"),
+    "grown_mib_per_h": ("grows an hour by, MiB", "count"),
+    "used_mib": ("memory now, MiB", "count"),
+    "total_mib": ("memory of the device, MiB", "count"),
+    "limit_mib": ("memory that it may have, MiB", "count"),
+    "others_grown_mib": ("of that, other processes than the engines', MiB", "count"),
+    "other_pid": ("largest of them, process", "plain"),
+    "oom_kills": ("processes killed for want of memory", "count"),
+    "lost_for": ("cannot be read since", "duration"),
+    "own_clock_mhz": ("its clock, MHz", "count"),
+    "siblings_clock_mhz": ("clock of its siblings, MHz", "count"),
+    "util": ("share of the time that kernels run", "share"),
+    "temperature_c": ("its temperature, Celsius", "count"),
+    "siblings_temperature_c": ("temperature of its siblings, Celsius", "count"),
+    "held_back": ("share of the time that heat or power held it back", "share"),
 }
 """Evidence that is shown, in this order: its words and its unit."""
 
@@ -216,6 +232,24 @@ def _recovery(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
     return f"{lives} {ill}{following}"
 
 
+def _growth(event: AlertEvent, evidence: Mapping[str, float]) -> str:
+    rate, now = f"+{evidence['grown_mib_per_h']:,.0f} MiB/h", f"{evidence['used_mib'] / 1024:.1f}"
+    most = evidence.get("total_mib", evidence.get("limit_mib"))
+    of = f"{now} GiB" if most is None else f"{now} of {most / 1024:.1f} GiB"
+    whose = f", process {evidence['other_pid']:.0f} and no engine" if "other_pid" in evidence else ""
+    lasted = duration_text(event.at_s - event.since_s)
+    return f"memory {rate} for {lasted}{whose}; {of}{_until_full(evidence)}"
+
+
+def _slow_gpu(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
+    siblings = count_text(round(evidence["siblings"]), "sibling")
+    held = evidence.get("held_back", 0.0)
+    why = f"; heat or power holds it back {share_text(held)} of the time" if held else ""
+    return (
+        f"runs at {evidence['own_clock_mhz']:.0f} MHz, {siblings} as busy at {evidence['siblings_clock_mhz']:.0f}{why}"
+    )
+
+
 def _until_full(evidence: Mapping[str, float]) -> str:
     if "full_in_s" not in evidence:
         return ""
@@ -226,7 +260,9 @@ def _until_full(evidence: Mapping[str, float]) -> str:
     return f"{about} ({low} to {high})" if low != high else about
 
 
-_ONE_NUMBER = ("frozen_for", "log_stopped_for", "metrics_frozen_for", "blind_for", "unread_share")
+_ONE_NUMBER = (
+    "oom_kills", "lost_for", "frozen_for", "log_stopped_for", "metrics_frozen_for", "blind_for", "unread_share",
+)  # fmt: skip
 _HEADLINES = (
     ({"shift", "lost_per_h", "running_low", "running_high"}, _leak),
     ({"idle_usage", "spells"}, _residue),
@@ -245,6 +281,8 @@ _HEADLINES = (
     ({"hit_rate", "usual_hit_rate", "prompts_each", "usual_prompts_each"}, _hit_rate),
     ({"own_pace", "siblings_pace", "siblings", "siblings_running", "running"}, _slow_rank),
     ({"own_held", "siblings_held", "siblings", "siblings_running", "running"}, _full_rank),
+    ({"grown_mib_per_h", "used_mib"}, _growth),
+    ({"own_clock_mhz", "siblings_clock_mhz", "siblings"}, _slow_gpu),
     *(({name}, _one_number(name)) for name in _ONE_NUMBER),
 )
 """What is said of a finding, by the evidence that it takes to say it."""
@@ -278,6 +316,8 @@ def _number(value: float, unit: str) -> str:
         return f"{100 * value:.1f} points"
     if unit == "duration":
         return duration_text(value)
+    if unit == "plain":
+        return f"{value:.0f}"
     return f"{value:,.0f}" if abs(value) >= 10 or value == int(value) else f"{value:.1f}"
 
 
@@ -293,6 +333,13 @@ def sql_for(event: AlertEvent) -> str:
     """Return the query that shows what the finding is about, from half an hour before it began."""
     start, end = when_text(event.since_s - 1800), when_text(event.at_s + 1800)
     label = label_text(event.key.scope).replace("'", "''")
+    if event.source == GPU_SOURCE:
+        columns = "state, memory_used_mib, engines_mib, others_mib, other_pid, util_share, sm_clock_mhz, temperature_c"
+        gpu = label.removeprefix("gpu/")
+        return f"SELECT ts, {columns} FROM gpu_samples WHERE gpu = '{gpu}' AND ts BETWEEN '{start}' AND '{end}' ORDER BY ts"  # noqa: S608, E501
+    if event.source == HOST_SOURCE:
+        which = f"coalesce(source, '{HOST}') = '{label}'"
+        return f"SELECT ts, rss_mib, limit_mib, oom_kills, pid FROM host_samples WHERE {which} AND ts BETWEEN '{start}' AND '{end}' ORDER BY ts"  # noqa: S608, E501
     return (
         "SELECT ts, running, waiting, generation_tps, kv_usage FROM kv JOIN engines USING (engine_id) "  # noqa: S608
         f"WHERE label = '{label}' AND ts BETWEEN '{start}' AND '{end}' ORDER BY ts"

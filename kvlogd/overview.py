@@ -7,18 +7,27 @@ from pathlib import Path
 from kvlogd import __version__
 from kvlogd.alerts import Standing
 from kvlogd.intake import Intake
-from kvlogd.model import Abstained, AlertState, Broken
+from kvlogd.lookout import Lookout
+from kvlogd.model import Abstained, AlertState, Broken, Judgement, Stats
 from kvlogd.piece import Health
 from kvlogd.pipeline import Pipeline
+from kvlogd.rules import Rule
 from kvlogd.status import EngineStatus, Mode, RuleState, RuleStatus, SourceState, SourceStatus, Status, Trouble
 from kvlogd.stream import Stream
 from kvlogd.voice import Complaint
 
+COURSE_S, COURSE_PARTS = 3600.0, 12
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def status_of(
-    intake: Intake | None, store: Path, complaints: Iterable[Complaint], mode: Mode, started_s: float, at_s: float
+    intake: Intake | None,
+    store: Path,
+    complaints: Iterable[Complaint],
+    mode: Mode,
+    started_s: float,
+    at_s: float,
+    lookout: Lookout | None = None,
 ) -> Status:
     """Return the state of the daemon; without an intake, which is so while the store fails, little is known."""
     streams = [] if intake is None else intake.streams()
@@ -34,8 +43,13 @@ def status_of(
         memory_bytes=resident_bytes(),
         uncommitted=0 if intake is None else intake.pending(),
         sources=(*_sources({stream.log: stream for stream in streams}, health), *_pages(intake)),
-        engines=tuple(engine for stream in streams for engine in _engines(stream.pipeline)),
-        rules=tuple(rule for stream in streams for rule in _rules(stream.pipeline)),
+        engines=tuple(engine for stream in streams for engine in _engines(stream.pipeline, at_s)),
+        rules=(
+            *(rule for stream in streams for rule in _rules(stream.pipeline.at_work())),
+            *([] if lookout is None else [*_rules(lookout.at_work()), *lookout.without_source()]),
+        ),
+        gpus=() if lookout is None else tuple(lookout.gpus()),
+        gpus_note="" if lookout is None else lookout.note(),
         troubles=tuple(Trouble(one.last_s, one.where, one.what, one.times) for one in complaints),
     )
 
@@ -80,19 +94,45 @@ def _newest_s(pipeline: Pipeline) -> float | None:
     return max(lasts, default=None)
 
 
-def _engines(pipeline: Pipeline) -> Iterator[EngineStatus]:
+def _engines(pipeline: Pipeline, at_s: float) -> Iterator[EngineStatus]:
+    full = _full(pipeline)
     for track in pipeline.tracks():
         run, last = track.life.run, track.window.last
         label, number = track.life.engine.label, run.number
-        if last is None:
-            yield EngineStatus(label, number, model=run.model, vllm_version=run.vllm_version)
-        else:
-            numbers = (last.ts_s, last.running, last.waiting, last.kv_usage)
-            yield EngineStatus(label, number, *numbers, run.model, run.vllm_version)
+        known = EngineStatus(label, number, model=run.model, vllm_version=run.vllm_version, full_s=full.get(label))
+        if last is not None:
+            known = known._replace(
+                last_s=last.ts_s,
+                running=last.running,
+                waiting=last.waiting,
+                kv_usage=last.kv_usage,
+                course=_course(track.window.since(at_s - COURSE_S), at_s),
+            )
+        yield known
 
 
-def _rules(pipeline: Pipeline) -> Iterator[RuleStatus]:
-    for rule, scope, last, standing in pipeline.at_work():
+def _course(records: Iterable[Stats], at_s: float) -> tuple[float | None, ...]:
+    """Return the mean usage in each part of the last hour; None where there was no record."""
+    parts: list[list[float]] = [[] for _ in range(COURSE_PARTS)]
+    for record in records:
+        part = int((record.ts_s - (at_s - COURSE_S)) / COURSE_S * COURSE_PARTS)
+        if 0 <= part < COURSE_PARTS:
+            parts[part].append(record.kv_usage)
+    return tuple(sum(part) / len(part) if part else None for part in parts)
+
+
+def _full(pipeline: Pipeline) -> dict[str, float]:
+    """Return when the pools of engines will be full, as the alerts that stand tell: the soonest."""
+    found: dict[str, float] = {}
+    for _, scope, _, standing in pipeline.at_work():
+        if isinstance(standing, Standing) and "full_in_s" in standing.evidence:
+            full_s = standing.seen_s + standing.evidence["full_in_s"]
+            found[scope] = min(full_s, found.get(scope, full_s))
+    return found
+
+
+def _rules(at_work: Iterable[tuple[Rule, str, Judgement, Standing | None]]) -> Iterator[RuleStatus]:
+    for rule, scope, last, standing in at_work:
         state, since_s = RuleState.FINE, None
         if isinstance(standing, Standing):
             state = RuleState.FIRING if standing.state is AlertState.FIRING else RuleState.PENDING

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from kvlogd.followed import Identity, begins, holds
+from kvlogd.followed import HEAD, Identity, begins, holds
 from kvlogd.model import Gap
 from kvlogd.piece import Piece
 from kvlogd.rows import Position
@@ -92,12 +92,12 @@ class Recall:
     def find(self, fd: int, size: int, *, is_live: bool) -> Position | None:
         """Return the furthest place from which a file goes on, by its content. Raises OSError.
 
-        What ends where a file was read to its end says little of one that may be the beginning of another.
+        A file that may be the beginning of what was read further does not go on from less than a head.
         """
         least = LEAST_COPY if is_live else 1
         found = [place for place in self._gone if least <= place.offset <= size and holds(fd, place)]
         best = max(found, key=lambda place: place.offset, default=None)
-        if best is not None and best not in self._lost and not is_live and self.is_beginning(fd, size):
+        if best is not None and best.offset < min(size, HEAD) and not is_live and self.is_beginning(fd, size):
             return None
         return best
 

@@ -20,10 +20,12 @@ from kvlogd.model import Gap, Stats
 from kvlogd.outcome import Outcome, SourceReport
 from kvlogd.parse import Parser
 from kvlogd.pipeline import Pipeline
+from kvlogd.reading import GPU_SOURCE, HOST_SOURCE
 from kvlogd.rows import Batch, Position
 from kvlogd.rules import Rule
 from kvlogd.scan import Scanner
 from kvlogd.sidecar import read_gpu, read_host
+from kvlogd.sideline import TICK_S, Sideline, in_order
 from kvlogd.source import LogFile, chunks, expand
 from kvlogd.stamp import Stamper
 from kvlogd.store import Store
@@ -43,6 +45,8 @@ class Options(NamedTuple):
     db: Path | None = None
     gpu_csv: Path | None = None
     host_csv: Path | None = None
+    last_bytes: int | None = None
+    """Of each file, which must not be packed, only so much of its end is read."""
 
 
 @contextmanager
@@ -77,8 +81,8 @@ def replay(
         reports.append(reader.finish())
         if not reports[-1].is_vllm and not reader.errors:
             errors.append(SourceError("has no line that vLLM wrote", where=source, mend="give the log of vLLM itself"))
-    errors += _sidecars(store, options)
-    sources = {report.source for report in reports}
+    errors += _sidecars(store, rules, options)
+    sources = {GPU_SOURCE, HOST_SOURCE, *(report.source for report in reports)}
     alerts = sorted((e for e in store.alert_events() if e.source in sources), key=lambda e: e.at_s)
     return Outcome(alerts, store.engines(), store.runs(), reports, errors)
 
@@ -111,6 +115,8 @@ class SourceReader:
         start = self._positions.get(file.head_signature, 0)
         if start:
             self._resume()
+        if self._options.last_bytes is not None:
+            start = max(start, file.size - self._options.last_bytes)
         self._stamper.mtime_s = file.mtime_s
         first = True
         for chunk in chunks(file, start=start):
@@ -234,11 +240,18 @@ class SourceReader:
         return "no line of it was written by vLLM"
 
 
-def _sidecars(store: Store, options: Options) -> list[ConfigError]:
-    """Store the samples of the CSV files beside the log."""
+def _sidecars(store: Store, rules: Sequence[Rule], options: Options) -> list[ConfigError]:
+    """Store the samples of the CSV files beside the log, and what the rules find in them."""
     errors: list[ConfigError] = []
-    if options.gpu_csv is not None:
-        store.commit(Batch(gpu_samples=list(read_gpu(options.gpu_csv, options.zone, errors.append))))
-    if options.host_csv is not None:
-        store.commit(Batch(host_samples=list(read_host(options.host_csv, options.zone, errors.append))))
+    gpus = [] if options.gpu_csv is None else list(read_gpu(options.gpu_csv, options.zone, errors.append))
+    hosts = [] if options.host_csv is None else list(read_host(options.host_csv, options.zone, errors.append))
+    if not gpus and not hosts:
+        return errors
+    sideline = Sideline(rules)
+    samples = in_order(gpus, hosts)
+    sideline.take(samples)
+    sideline.advance(samples[-1].ts_s + TICK_S)
+    told = {(event.key, event.state, event.at_s) for event in store.alert_events()}
+    found = [event for event in sideline.harvest().alert_events if (event.key, event.state, event.at_s) not in told]
+    store.commit(Batch(gpu_samples=gpus, host_samples=hosts, alert_events=found))
     return errors

@@ -24,11 +24,7 @@ from kvlogd.model import (
     Spread,
     Stats,
 )
-
-GpuRow = tuple[float, str, float | None, float | None, float | None, float | None, float | None, float | None]
-"""`sidecar.GpuSample`: time, GPU, share of use, MiB used, MiB in all, degrees Celsius, W, MHz."""
-HostRow = tuple[float, str | None, float | None]
-"""`sidecar.HostSample`: time, source, MiB."""
+from kvlogd.reading import Gpu, GpuProcess, GpuSample, HostSample
 
 
 class Position(NamedTuple):
@@ -69,8 +65,10 @@ class Batch(NamedTuple):
     gaps: Sequence[Gap] = ()
     positions: Sequence[Position] = ()
     memories: Sequence[Memory] = ()
-    gpu_samples: Sequence[GpuRow] = ()
-    host_samples: Sequence[HostRow] = ()
+    gpu_samples: Sequence[GpuSample] = ()
+    host_samples: Sequence[HostSample] = ()
+    gpus: Sequence[Gpu] = ()
+    gpu_processes: Sequence[GpuProcess] = ()
     scrapes: Sequence[tuple[int, int, Scrape]] = ()
     """(engine_id, run_id, scrape)"""
 

@@ -20,12 +20,15 @@ from kvlogd.harvest import Harvest
 from kvlogd.model import AlertEvent, AlertState, Event, EventKind, Latency, Scrape, Severity, Spread, Stats
 from kvlogd.pipeline import Pipeline
 from kvlogd.quantity import duration_text, series
+from kvlogd.reading import GpuSample, GpuState, HostSample
 from kvlogd.rows import Batch
 from kvlogd.rules import Rule
+from kvlogd.sideline import Sideline, in_order
 from kvlogd.yamlfile import checked, load
 
 START_S = 1_767_225_600.0
 """2026-01-01 00:00 UTC: the time of the first record of a series."""
+COUNTS = frozenset({"limit_reasons", "ecc_corrected", "ecc_uncorrected", "xid", "processes", "other_pid"})
 PROMPT_TPS_EACH, GENERATION_TPS_EACH = 120.0, 30.0
 
 
@@ -76,14 +79,25 @@ class Case(_Frozen):
     siblings: tuple[dict[str, str], ...] = ()
     """The series of other engines of the same server; what is expected is of the first."""
     events: tuple[EventCase, ...] = ()
+    gpus: tuple[dict[str, str], ...] = ()
+    """The readings of the GPUs of a host (`lost: 1` is one that is lost); what is expected is of the first."""
+    host: dict[str, str] | None = None
+    """The readings of a server's memory."""
+    every: Duration = 30.0
+    """How often GPUs and host are read."""
     log: str | None = None
     year: int = 2026
     expect: tuple[Expect, ...]
 
     @model_validator(mode="after")
     def _one_input(self) -> "Case":
-        if (self.series is None) == (self.log is None):
-            raise ValueError("give one of series and log")
+        if sum([self.series is not None, self.log is not None, bool(self.gpus), self.host is not None]) != 1:
+            raise ValueError("give one of series, log, gpus and host")
+        for readings, known in ((self.gpus, GpuSample._fields), ((self.host or {},), HostSample._fields)):
+            for name, text in [pair for one in readings for pair in one.items()]:
+                if name not in (*known[2:], "lost"):
+                    raise ValueError(f"no reading of that name: {name}")
+                series(text)
         for columns in (self.series or {}, *self.siblings):
             for name, text in columns.items():
                 if name not in Stats._fields[4:]:
@@ -126,6 +140,10 @@ def run_file(path: Path, rules: Mapping[str, Rule]) -> Iterator[Result]:
     for case in file.cases:
         if case.log is not None and not (path.parent / case.log).exists():
             yield Result(path, rule.id, case.name, (), "its log is not there", "")
+            continue
+        if case.gpus or case.host is not None:
+            faults = [fault for expect in case.expect for fault in _faults(expect, _run_readings(rule, case), START_S)]
+            yield Result(path, rule.id, case.name, faults, "", "")
             continue
         records = list(_records(case, case.series or {}, 0)) if case.log is None else None
         events = _run_series(rule, case, records) if records is not None else _run_log(rule, case, path.parent)
@@ -207,6 +225,38 @@ def _asked(pipeline: Pipeline, harvest: Harvest) -> Sequence[AlertEvent]:
         store.commit(Batch(*harvest[:5]))
         inquire(pipeline, store)
     return pipeline.harvest().alert_events
+
+
+def _run_readings(rule: Rule, case: Case) -> list[AlertEvent]:
+    sideline = Sideline([rule])
+    feeds: list[list[GpuSample | HostSample]] = [
+        [GpuSample(at_s, str(i), *_gpu_values(row)) for at_s, row in _rows(case, texts)]
+        for i, texts in enumerate(case.gpus)
+    ]
+    if case.host is not None:
+        feeds.append([HostSample(at_s, None, **row) for at_s, row in _rows(case, case.host)])
+    samples = in_order(*feeds)
+    sideline.take(samples)
+    sideline.advance(samples[-1].ts_s)
+    return [event for event in sideline.harvest().alert_events if event.key.scope in ("gpu/0", "host")]
+
+
+def _rows(case: Case, texts: Mapping[str, str]) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Yield the time and the values of each reading; where all is unknown, there was none."""
+    columns = {name: series(text) for name, text in texts.items()}
+    for i, row in enumerate(zip_longest(*columns.values())):
+        values = {name: value for name, value in zip(columns, row, strict=True) if value is not None}
+        if values:
+            yield START_S + i * case.every, values
+
+
+def _gpu_values(row: Mapping[str, Any]) -> list[Any]:
+    defaults = {**dict.fromkeys(GpuSample._fields[2:]), **GpuSample._field_defaults}
+    if row.get("lost"):
+        return list((defaults | {"state": GpuState.LOST}).values())
+    # counts and bits are whole numbers
+    found = {name: int(value) if name in COUNTS else value for name, value in row.items()}
+    return [found.get(name, default) for name, default in defaults.items()]
 
 
 def _run_log(rule: Rule, case: Case, folder: Path) -> list[AlertEvent]:

@@ -8,19 +8,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from kvlogd.alerting import ALERT_EVENTS, ALERTS
 from kvlogd.bookkeeping import EXPORTS, GAPS, MEMORIES, META, POSITIONS
 from kvlogd.table import Table, View, create, extend, show
-from kvlogd.telemetry import ENGINES, EVENTS, GPU_SAMPLES, HOST_SAMPLES, LATENCY, MINUTES, RAW, RUNS, SAMPLES, SCRAPES
-from kvlogd.views import ALERT_HISTORY, ENGINE_MINUTES, KV
+from kvlogd.telemetry import (
+    ENGINES,
+    EVENTS,
+    GPU_PROCESSES,
+    GPU_SAMPLES,
+    GPUS,
+    HOST_SAMPLES,
+    LATENCY,
+    MINUTES,
+    RAW,
+    RUNS,
+    SAMPLES,
+    SCRAPES,
+)
+from kvlogd.views import ALERT_HISTORY, ENGINE_MINUTES, GPU_VS_KV, KV
 
 SCHEMA_VERSION = 3
 
 TABLES = (
-    ENGINES, RUNS, SAMPLES, EVENTS, GPU_SAMPLES, HOST_SAMPLES, SCRAPES, LATENCY, ALERTS, ALERT_EVENTS, POSITIONS,
-    MEMORIES, GAPS, MINUTES, EXPORTS, META,
+    ENGINES, RUNS, SAMPLES, EVENTS, SCRAPES, LATENCY, GPUS, GPU_SAMPLES, GPU_PROCESSES, HOST_SAMPLES, ALERTS,
+    ALERT_EVENTS, POSITIONS, MEMORIES, GAPS, MINUTES, EXPORTS, META,
 )  # fmt: skip
 EXPORTED = (*RAW, ALERT_EVENTS)
 """What is written to a Parquet file each day."""
 
-VIEWS = (KV, ENGINE_MINUTES, ALERT_HISTORY)
+VIEWS = (KV, ENGINE_MINUTES, ALERT_HISTORY, GPU_VS_KV)
 
 
 def ddl() -> Iterator[str]:
@@ -49,6 +62,11 @@ def migrations() -> Mapping[int, Sequence[str]]:
             *show(ENGINE_MINUTES),
         ),
         2: (
+            *create(GPUS),
+            *create(GPU_PROCESSES),
+            *extend(GPU_SAMPLES, *(column.name for column in GPU_SAMPLES.columns[8:])),
+            *extend(HOST_SAMPLES, *(column.name for column in HOST_SAMPLES.columns[3:])),
+            *show(GPU_VS_KV),
             *create(SCRAPES),
             *create(LATENCY),
         ),

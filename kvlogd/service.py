@@ -22,7 +22,7 @@ def serve(config: Path | None) -> int:
     voice = Voice(sys.stderr, for_journal="JOURNAL_STREAM" in os.environ)
     waker = Waker()
     try:
-        daemon = Daemon(config, Clock(), waker, Notifier.of(os.environ), voice)
+        daemon = Daemon(config, Clock(), waker, Notifier.of(os.environ, os.getpid()), voice)
     except ConfigError as error:
         for line in str(error).splitlines():
             voice.say(Level.ERROR, line)

@@ -28,6 +28,15 @@ def load_setup(config_path: Path | None, more_rules: Sequence[Path] = ()) -> Set
     return Setup(config, tuple(_changed(rule, config) for rule in rules if rule.id not in config.rules.disable))
 
 
+def homed(setup: Setup, folder: Path | None) -> Setup:
+    """Return the setup with its store in the unit's state folder, where the config does not say where it lies."""
+    store = setup.config.store
+    if folder is None or "path" in store.model_fields_set or folder.resolve() == store.path.parent.resolve():
+        return setup
+    placed = store.model_copy(update={"path": folder / store.path.name})
+    return setup._replace(config=setup.config.model_copy(update={"store": placed}))
+
+
 def _changed(rule: Rule, config: Config) -> Rule:
     override = config.rules.override.get(rule.id)
     if override is None:

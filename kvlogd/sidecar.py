@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from kvlogd.errors import ConfigError
+from kvlogd.reading import GpuSample, HostSample
 
 Complain = Callable[[ConfigError], None]
 """Gets the one error of a file, after its last row."""
@@ -27,7 +28,9 @@ UNITS = {
     "temperature_c": "C",
     "power_w": "W",
     "sm_clock_mhz": "MHz",
+    "memory_reserved_mib": "MiB",
     "rss_mib": "MiB",
+    "limit_mib": "MiB",
 }
 UNKNOWN = {"", "n/a", "not supported"}
 LONGEST_LINE = 4096  # characters; a row has some 200, and a binary file may have no newline at all
@@ -37,30 +40,6 @@ NUMBER = re.compile(r"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?: ?([A-Za-z%]+))?", re
 EPOCH = re.compile(r"\d{9,11}(\.\d+)?", re.ASCII)
 GPU_INDEX = re.compile(r"\d{1,4}", re.ASCII)
 GPU_UUID = re.compile(r"(GPU|MIG)-[0-9a-fA-F/-]{8,80}", re.ASCII)
-
-
-class GpuSample(NamedTuple):
-    """One GPU at one moment, as nvidia-smi saw it."""
-
-    ts_s: float
-    gpu: str
-    """Its index, or its UUID where the file gives no index."""
-    util: float | None
-    """0..1"""
-    memory_used_mib: float | None
-    memory_total_mib: float | None
-    temperature_c: float | None
-    power_w: float | None
-    sm_clock_mhz: float | None
-
-
-class HostSample(NamedTuple):
-    """The resident memory of vLLM's processes at one moment."""
-
-    ts_s: float
-    source: str | None
-    """The log that these processes write; None where the file has no such column."""
-    rss_mib: float
 
 
 class Layout(NamedTuple):
@@ -81,6 +60,7 @@ GPU_LAYOUT = Layout(
         "utilization.gpu": "util",
         "memory.used": "memory_used_mib",
         "memory.total": "memory_total_mib",
+        "memory.reserved": "memory_reserved_mib",
         "temperature.gpu": "temperature_c",
         "power.draw": "power_w",
         "power.draw.instant": "power_w",
@@ -93,7 +73,7 @@ GPU_LAYOUT = Layout(
     "temperature.gpu,power.draw,clocks.sm --format=csv`, without noheader",
 )
 HOST_LAYOUT = Layout(
-    columns={"ts": TIME, "timestamp": TIME, "source": SOURCE, "rss_mib": "rss_mib"},
+    columns={"ts": TIME, "timestamp": TIME, "source": SOURCE, "rss_mib": "rss_mib", "limit_mib": "limit_mib"},
     needed=((TIME,), ("rss_mib",)),
     mend="begin it with the line `ts,rss_mib` and go on with rows like `2026-11-29T14:25:47,6152.6`",
 )
@@ -236,6 +216,7 @@ def _gpu_sample(ts_s: float, fields: Fields) -> GpuSample:
         temperature_c=_number(fields, "temperature_c"),
         power_w=_number(fields, "power_w"),
         sm_clock_mhz=_number(fields, "sm_clock_mhz"),
+        memory_reserved_mib=_number(fields, "memory_reserved_mib"),
     )
 
 
@@ -250,7 +231,7 @@ def _host_sample(ts_s: float, fields: Fields) -> HostSample:
     rss_mib = _number(fields, "rss_mib")
     if rss_mib is None:
         raise ValueError("rss_mib is unknown")
-    return HostSample(ts_s, fields.get(SOURCE) or None, rss_mib)
+    return HostSample(ts_s, fields.get(SOURCE) or None, rss_mib, _number(fields, "limit_mib"))
 
 
 def _number(fields: Fields, field: str) -> float | None:

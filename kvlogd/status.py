@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 from kvlogd.errors import KvlogdError
 from kvlogd.model import Severity
-from kvlogd.quantity import duration_text, share_text, size_text
+from kvlogd.quantity import about_text, duration_text, share_text, size_text
 
 WIDTH = 80
 _COLOURS = {"critical": "\x1b[1;31m", "warning": "\x1b[1;33m", "info": "\x1b[1;36m"}
 _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 _GAP = "  "
+_BARS = "▁▂▃▄▅▆▇█"
 
 
 class Mode(StrEnum):
@@ -46,6 +47,8 @@ class RuleState(StrEnum):
     FIRING = "firing"
     BROKEN = "broken"
     """It raised an error, and is tried again."""
+    NO_SOURCE = "no source"
+    """There is nothing of its kind to look at: no GPU, no server process."""
 
 
 class SourceStatus(NamedTuple):
@@ -78,6 +81,10 @@ class EngineStatus(NamedTuple):
     kv_usage: float | None = None
     model: str | None = None
     vllm_version: str | None = None
+    course: tuple[float | None, ...] = ()
+    """Its usage in the parts of the hour before `Status.at_s`, oldest first; None where there was no record."""
+    full_s: float | None = None
+    """When its pool will be full, where an alert stands that can tell."""
 
 
 class RuleStatus(NamedTuple):
@@ -90,6 +97,25 @@ class RuleStatus(NamedTuple):
     since_s: float | None = None
     why: str = ""
     """Why it abstains or is broken; kvlogd's own words."""
+
+
+class GpuStatus(NamedTuple):
+    """One GPU and its last reading."""
+
+    gpu: str
+    """Its UUID."""
+    state: str
+    device_index: int | None = None
+    name: str | None = None
+    last_s: float | None = None
+    """When it was read last."""
+    util: float | None = None
+    memory_used_mib: float | None = None
+    memory_total_mib: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    holders: str = ""
+    """Who holds its memory: engines by their log, strangers by executable and PID."""
 
 
 class Trouble(NamedTuple):
@@ -121,11 +147,15 @@ class Status(NamedTuple):
     engines: tuple[EngineStatus, ...] = ()
     rules: tuple[RuleStatus, ...] = ()
     troubles: tuple[Trouble, ...] = ()
+    gpus: tuple[GpuStatus, ...] = ()
+    gpus_note: str = ""
+    """Why no GPU is read, or until when they are let go of; kvlogd's own words."""
 
 
 _LISTS: dict[str, type[Any]] = {
     "sources": SourceStatus,
     "engines": EngineStatus,
+    "gpus": GpuStatus,
     "rules": RuleStatus,
     "troubles": Trouble,
 }
@@ -156,13 +186,21 @@ def from_json(fields: Mapping[str, Any]) -> Status:
 
 def _record(kind: type[Any], fields: Mapping[str, Any]) -> Any:
     known = {name: fields[name] for name in kind._fields if name in fields}
+    known = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
     enums = {name: enum(known[name]) for (owner, name), enum in _ENUMS.items() if owner is kind and name in known}
     return kind(**{**known, **enums})
 
 
-def status_text(status: Status, *, colour: bool = False) -> str:
-    """Return the status for people: aligned, 80 columns, colour where it is wanted."""
-    parts = [_head(status), _sources(status), _engines(status), _rules(status, colour), _troubles(status)]
+def status_text(status: Status, *, colour: bool = False, sparks: bool = False) -> str:
+    """Return the status for people: aligned, 80 columns, colour and a small chart an engine where they are wanted."""
+    parts = [
+        _head(status),
+        _sources(status),
+        _engines(status, sparks),
+        _gpus(status),
+        _rules(status, colour),
+        _troubles(status),
+    ]
     lines = [line for part in parts if part for line in ["", *part]][1:]
     if not colour:
         return "\n".join(lines)
@@ -196,30 +234,58 @@ def _sources(status: Status) -> list[str]:
     return _table(["source", "state", "records", "last", "behind", "lost", "unparsed"], rows, right={2, 3, 4, 5, 6})
 
 
-def _engines(status: Status) -> list[str]:
+def _engines(status: Status, sparks: bool) -> list[str]:
     rows = [
         [
             engine.label, str(engine.life), _ago(status, engine.last_s), _number(engine.running),
             _number(engine.waiting), "" if engine.kv_usage is None else share_text(engine.kv_usage),
-            engine.model or "",
+            # what an old alert foretold of a time that is past says nothing of now
+            "" if engine.full_s is None or engine.full_s < status.at_s else about_text(engine.full_s - status.at_s),
+            *([_spark(engine.course)] if sparks else []), engine.model or "",
         ]
         for engine in status.engines
     ]  # fmt: skip
-    return _table(["engine", "life", "last", "running", "waiting", "KV", "model"], rows, right={1, 2, 3, 4, 5})
+    head = ["engine", "life", "last", "run", "wait", "KV", "full in", *(["last hour"] if sparks else []), "model"]
+    return _table(head, rows, right=set(range(1, len(head) - 1)))
+
+
+def _spark(course: Sequence[float | None]) -> str:
+    """Return shares as bars: an empty pool is the lowest, a full one the highest, a hole a blank."""
+    top = len(_BARS) - 1
+    return "".join(" " if share is None else _BARS[round(min(max(share, 0.0), 1.0) * top)] for share in course)
+
+
+def _gpus(status: Status) -> list[str]:
+    rows = [
+        [
+            "" if gpu.device_index is None else str(gpu.device_index), gpu.state, _ago(status, gpu.last_s),
+            "" if gpu.util is None else share_text(gpu.util), _gib(gpu.memory_used_mib), _gib(gpu.memory_total_mib),
+            "" if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} C", gpu.holders,
+        ]
+        for gpu in status.gpus
+    ]  # fmt: skip
+    table = _table(["gpu", "state", "last", "busy", "used", "of", "heat", "held by"], rows, right={0, 2, 3, 4, 5, 6})
+    return [*table, *([f"GPUs: {_clean(status.gpus_note)}"] if status.gpus_note else [])]
+
+
+def _gib(mib: float | None) -> str:
+    return "" if mib is None else f"{mib / 1024:.1f} GiB"
 
 
 def _rules(status: Status, colour: bool) -> list[str]:
-    loud = [rule for rule in status.rules if rule.state is not RuleState.FINE]
+    absent = sum(rule.state is RuleState.NO_SOURCE for rule in status.rules)
+    loud = [rule for rule in status.rules if rule.state not in (RuleState.FINE, RuleState.NO_SOURCE)]
     order = [RuleState.FIRING, RuleState.BROKEN, RuleState.PENDING, RuleState.ABSTAINS]
     loud.sort(key=lambda rule: order.index(rule.state))
     rows = [[r.rule, r.scope, r.state.value, r.severity.value, _since(status, r), r.why] for r in loud]
     table = _table(["rule", "about", "state", "severity", "for", "why"], rows, right={4})
     if colour:
         table[1:] = [_tinted(line, rule) for line, rule in zip(table[1:], loud, strict=True)]
-    fine = len(status.rules) - len(loud)
-    if not loud:
-        return [f"rules: {fine} looked and found nothing"] if fine else []
-    return [*table, *([f"{fine} more looked and found nothing"] if fine else [])]
+    fine = len(status.rules) - len(loud) - absent
+    rest = (
+        [f"{fine} more looked and found nothing" if loud else f"rules: {fine} looked and found nothing"] if fine else []
+    )
+    return [*table, *rest, *([f"{absent} had nothing of their kind to look at"] if absent else [])]
 
 
 def _tinted(line: str, rule: RuleStatus) -> str:
@@ -240,7 +306,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[int
     texts = [i for i in range(len(head)) if i not in right]
     while sum(widths) + len(_GAP) * (len(widths) - 1) > WIDTH:
         widest = max(texts, key=lambda i: widths[i])
-        if widths[widest] <= 8:
+        if widths[widest] <= 6:
             break
         widths[widest] -= 1
     return [_GAP.join(_fit(c, widths[i], i in right) for i, c in enumerate(row)).rstrip() for row in cells]

@@ -11,19 +11,23 @@ from pathlib import Path
 from typing import Self
 
 _PATIENCE_S = 1.0
+_SIGNS = 4
+"""Signs of life that are sent within the watchdog's interval: half of them may get lost."""
 _LONGEST_STATUS = 200
 
 
 class Notifier:
     """Where a service's state goes. An address that begins with `@` is an abstract one; None is nowhere."""
 
-    def __init__(self, address: str | None) -> None:
+    def __init__(self, address: str | None, watchdog_s: float | None = None) -> None:
         self._address = address
+        self._every_s = None if watchdog_s is None else watchdog_s / _SIGNS
+        self._sign_at_s = float("-inf")
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Self:
-        """Return the notifier of this service."""
-        return cls(environment.get("NOTIFY_SOCKET"))
+    def of(cls, environment: Mapping[str, str], pid: int) -> Self:
+        """Return the notifier of this service, which is the process `pid`."""
+        return cls(environment.get("NOTIFY_SOCKET"), watchdog_s(environment, pid))
 
     def ready(self, status: str = "") -> bool:
         """Say that start-up, or a reload, is done."""
@@ -44,8 +48,11 @@ class Notifier:
         """Set the line that `systemctl status` shows."""
         return self._send(*_status(status))
 
-    def alive(self) -> bool:
-        """Keep the watchdog quiet for another interval."""
+    def alive(self, now_s: float) -> bool:
+        """Keep the watchdog quiet for another interval, where there is one and it is time to."""
+        if self._every_s is None or now_s < self._sign_at_s:
+            return False
+        self._sign_at_s = now_s + self._every_s
         return self._send("WATCHDOG=1")
 
     def extend(self, by_s: float) -> bool:
@@ -103,3 +110,8 @@ def _first_folder(named: str | None) -> Path | None:
     # a unit may name several, separated by colons
     first = Path((named or "").split(":")[0])
     return first if first.is_absolute() else None
+
+
+def is_absent(root: Path = Path("/")) -> bool:
+    """Tell whether this host runs without systemd, as containers do."""
+    return not (root / "run/systemd/system").is_dir()

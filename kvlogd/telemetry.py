@@ -91,6 +91,50 @@ GPU_SAMPLES = Table(
         Column("temperature_c", "DOUBLE", "temperature, degrees Celsius"),
         Column("power_w", "DOUBLE", "power drawn, W"),
         Column("sm_clock_mhz", "DOUBLE", "clock of the multiprocessors, MHz"),
+        Column("state", "VARCHAR", "ok, lost, reset required, no permission, failing, absent, unknown or released"),
+        Column(
+            "memory_reserved_mib", "DOUBLE", "device memory that the driver keeps for itself, MiB; not counted as used"
+        ),
+        Column("memory_free_mib", "DOUBLE", "device memory that is free, MiB"),
+        Column("memory_util_share", "DOUBLE", "share of the time in which device memory was read or written, 0..1"),
+        Column("memory_clock_mhz", "DOUBLE", "clock of the memory, MHz"),
+        Column("power_limit_w", "DOUBLE", "power that it may draw, W"),
+        Column("limit_reasons", "BIGINT", "NVML's bits for what holds the clocks down"),
+        Column("ecc_corrected", "BIGINT", "memory errors corrected since the driver was loaded"),
+        Column("ecc_uncorrected", "BIGINT", "memory errors not corrected since the driver was loaded"),
+        Column("xid", "BIGINT", "last Xid since the reading before"),
+        Column("engines_mib", "DOUBLE", "device memory of processes of followed engines, MiB"),
+        Column("others_mib", "DOUBLE", "device memory of all other processes, MiB"),
+        Column("processes", "BIGINT", "processes that hold device memory"),
+        Column("other_pid", "BIGINT", "the process that holds most of others_mib"),
+    ),
+)
+GPUS = Table(
+    "gpus",
+    "One GPU of this host, as it was read last.",
+    (
+        Column("gpu", "VARCHAR", "UUID of the device", required=True),
+        Column("device_index", "BIGINT", "its number, as nvidia-smi shows it; may change with a restart"),
+        Column("name", "VARCHAR", "product name"),
+        Column("memory_total_mib", "DOUBLE", "device memory there is, MiB"),
+        Column("driver", "VARCHAR", "version of the driver"),
+        Column("mig", "BOOLEAN", "whether it is cut into MIG instances"),
+        Column("state", "VARCHAR", "as in gpu_samples", required=True),
+        Column("seen", "TIMESTAMPTZ", "when it was read last"),
+    ),
+    key=("gpu",),
+)
+GPU_PROCESSES = Table(
+    "gpu_processes",
+    "A process that holds memory of a GPU: a row when that changes, and every ten minutes.",
+    (
+        Column("ts", "TIMESTAMPTZ", "time of the reading", required=True),
+        Column("gpu", "VARCHAR", "UUID of the device", required=True),
+        Column("pid", "BIGINT", "process", required=True),
+        Column("name", "VARCHAR", "name of its executable, never its arguments"),
+        Column("memory_mib", "DOUBLE", "device memory that it holds, MiB"),
+        Column("source", "VARCHAR", "source whose engine it belongs to; NULL for a stranger"),
+        Column("engine_id", "UINTEGER", "engine, see engines"),
     ),
 )
 HOST_SAMPLES = Table(
@@ -99,7 +143,11 @@ HOST_SAMPLES = Table(
     (
         Column("ts", "TIMESTAMPTZ", "time of the reading", required=True),
         Column("source", "VARCHAR", "name of the source whose server it is"),
-        Column("rss_mib", "DOUBLE", "resident memory of the process tree, MiB"),
+        Column("rss_mib", "DOUBLE", "resident memory of the process tree, page cache left out, MiB"),
+        Column("limit_mib", "DOUBLE", "memory that it may have: its cgroup's limit, or all of the host's, MiB"),
+        Column("oom_kills", "BIGINT", "processes of its cgroup killed for want of memory since the cgroup was made"),
+        Column("processes", "BIGINT", "processes in the tree"),
+        Column("pid", "BIGINT", "process at the top of the tree"),
     ),
 )
 MINUTES = Table(
@@ -163,5 +211,5 @@ LATENCY = Table(
         Column("p99", "DOUBLE", "99th percentile, s"),
     ),
 )
-RAW = (SAMPLES, EVENTS, GPU_SAMPLES, HOST_SAMPLES, SCRAPES, LATENCY)
+RAW = (SAMPLES, EVENTS, GPU_SAMPLES, GPU_PROCESSES, HOST_SAMPLES, SCRAPES, LATENCY)
 """What is kept for `keep_raw` only."""

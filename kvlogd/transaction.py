@@ -35,6 +35,8 @@ def write(con: Connection, batch: Batch) -> None:
     _replace(con, bookkeeping.POSITIONS, batch.positions)
     _replace(con, bookkeeping.MEMORIES, batch.memories)
     _append(con, telemetry.GPU_SAMPLES, _fresh(con, telemetry.GPU_SAMPLES, batch.gpu_samples))
+    _replace(con, telemetry.GPUS, batch.gpus)
+    _append(con, telemetry.GPU_PROCESSES, batch.gpu_processes)
     _append(con, telemetry.HOST_SAMPLES, _fresh(con, telemetry.HOST_SAMPLES, batch.host_samples))
     _append(con, telemetry.SCRAPES, [rows.scrape_values(*scrape) for scrape in batch.scrapes])
     _append(con, telemetry.LATENCY, [row for scrape in batch.scrapes for row in rows.latency_values(*scrape)])

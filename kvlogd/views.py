@@ -70,3 +70,33 @@ WINDOW later AS (PARTITION BY rule, scope, run_id ORDER BY ts, state ROWS BETWEE
 QUALIFY state = 'firing'
   AND lag(state) OVER (PARTITION BY rule, scope, run_id ORDER BY ts, state) IS DISTINCT FROM 'firing'""",
 )
+GPU_VS_KV = View(
+    "gpu_vs_kv",
+    "Device memory beside the KV cache, one row an engine, GPU and minute: nvidia-smi is flat while the pool shrinks. "
+    "An engine of which no process was seen on a GPU stands beside all of them.",
+    (
+        Column("minute", "TIMESTAMPTZ", "start of the minute"),
+        Column("engine", "VARCHAR", "label of the engine"),
+        Column("gpu", "VARCHAR", "UUID or index of the device"),
+        Column("free_share", "DOUBLE", "mean share of the KV-cache blocks that are free, 0..1"),
+        Column("running_avg", "DOUBLE", "mean number of running requests"),
+        Column("generation_tps_avg", "DOUBLE", "mean generation throughput, tokens/s"),
+        Column("memory_used_mib", "DOUBLE", "mean device memory in use, MiB"),
+        Column("memory_total_mib", "DOUBLE", "device memory there is, MiB"),
+        Column("others_mib", "DOUBLE", "mean device memory of processes that are no followed engine's, MiB"),
+        Column("util_share", "DOUBLE", "mean share of the time in which a kernel ran, 0..1"),
+        Column("power_w", "DOUBLE", "mean power drawn, W"),
+    ),
+    """WITH pairs AS (SELECT DISTINCT engine_id, gpu FROM gpu_processes WHERE engine_id IS NOT NULL), readings AS (
+  SELECT time_bucket(INTERVAL 1 MINUTE, ts) AS minute, gpu, avg(memory_used_mib) AS memory_used_mib,
+    max(memory_total_mib) AS memory_total_mib, avg(others_mib) AS others_mib, avg(util_share) AS util_share,
+    avg(power_w) AS power_w
+  FROM gpu_samples GROUP BY ALL
+)
+SELECT m.minute, m.engine, r.gpu, 1 - m.kv_usage_avg AS free_share, m.running_avg, m.generation_tps_avg,
+  r.memory_used_mib, r.memory_total_mib, r.others_mib, r.util_share, r.power_w
+FROM engine_minutes m JOIN readings r ON r.minute = m.minute LEFT JOIN (
+  SELECT engine_id, list(gpu) AS gpus FROM pairs GROUP BY engine_id
+) p ON p.engine_id = m.engine_id
+WHERE p.gpus IS NULL OR list_contains(p.gpus, r.gpu)""",
+)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kvlogd.procfs import ProcFs
 from tests.command import Told, installed
 
 PATIENCE_S = 60.0
@@ -26,6 +27,8 @@ class Running:
         self.log = folder / "vllm.log"
         self.store = folder / "kvlogd.duckdb"
         self.config = folder / "kvlogd.yaml"
+        # GPUs have tests of their own
+        more = more if "gpu:" in more else f"gpu: {{enabled: no}}\n{more}"
         self.config.write_text(
             f"sources: [{{name: chat, files: [{self.log}], timezone: UTC}}]\nstore: {{path: {self.store}}}\n{more}"
         )
@@ -40,7 +43,8 @@ class Running:
         with self.said.open("ab") as said:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "kvlogd", "run", "--config", str(self.config)],
-                env={**os.environ, "NOTIFY_SOCKET": str(self._address)},
+                # a watchdog so short that each turn of the loop gives it a sign
+                env={**os.environ, "NOTIFY_SOCKET": str(self._address), "WATCHDOG_USEC": "1"},
                 stdin=subprocess.DEVNULL,
                 stderr=said,
             )
@@ -82,6 +86,15 @@ class Running:
         status = self.process.wait(PATIENCE_S)
         self.process = None
         return status
+
+    def family(self) -> set[int]:
+        """Return the process ids of the daemon and of all that descend from it."""
+        assert self.process is not None
+        processes = ProcFs().processes()
+        found = {self.process.pid}
+        while more := {one.pid for one in processes.values() if one.parent in found} - found:
+            found |= more
+        return found
 
     def close(self) -> None:
         self.kill()

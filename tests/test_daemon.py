@@ -54,7 +54,9 @@ def test_follows_answers_and_ends(running: Running) -> None:
     ]  # fmt: skip
     status = running.status()
     assert [source["name"] for source in status["sources"]] == ["chat"]
-    assert [engine["label"] for engine in status["engines"]] == ["chat/0"]
+    [engine] = status["engines"]
+    assert engine["label"] == "chat/0"
+    assert len(engine["course"]) == 12
     assert status["mode"] == "events"
     text = said(running, "kv-leak chat/0: over")
     assert "critical: kv-leak chat/0: free blocks" in text

@@ -45,20 +45,22 @@ MAY_IMPORT = {
     "curve": "",
     "ladder": "curve",
     "pace": "course curve",
-    "fields": "quantity window",
-    "kinds": "kinds window",
-    "kinds.*": "eyes window fields course curve ladder pace",
+    "gauge": "quantity reading",
+    "fields": "gauge quantity window",
+    "kinds": "gauge kinds window",
+    "kinds.*": "eyes window fields course curve ladder pace gauge reading",
     "yamlfile": "quantity",
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",
     "alerts": "",
-    "evaluate": "window kinds rules alerts engines",
+    "evaluate": "window gauge kinds rules alerts engines",
+    "sideline": "alerts evaluate gauge reading rules",
+    "notice": "quantity reading",
     "agenda": "rules",
     "harvest": "alerts",
     "track": "engines evaluate window",
     "pipeline": "harvest track agenda alerts engines window evaluate rules course",
     "inquiry": "pipeline rows rules sqlgate",
-    "notice": "quantity",
     "outcome": "",
     "tell": "notice outcome quantity rules",
     "minutes": "",
@@ -70,12 +72,13 @@ MAY_IMPORT = {
     "schema": "alerting bookkeeping table telemetry views",
     "statements": "table",
     "arrow": "table",
-    "rows": "alerts",
+    "reading": "",
+    "rows": "alerts reading",
     "lock": "",
     "transaction": "alerting arrow bookkeeping rows statements table telemetry",
     "lease": "",
     "disk": "",
-    "history": "alerting alerts bookkeeping rows statements telemetry",
+    "history": "alerting alerts bookkeeping reading rows statements telemetry",
     "migration": "disk schema transaction",
     "snapshot": "disk lock",
     "days": "",
@@ -96,15 +99,22 @@ MAY_IMPORT = {
     "feed": "piece scrape stream",
     "revival": "alerts engines memory pipeline rules store stream track",
     "intake": (
-        "alerts clock config container feed harvest inquiry journal memory piece pipeline revival rows scrape setup "
-        "source stamp store stream tail"
+        "alerts clock config container feed harvest inquiry journal memory piece pipeline reading revival rows scrape "
+        "setup source stamp store stream tail"
     ),
     "errands": "",
+    "nvml": "reading",
+    "gpus": "reading",
+    "procfs": "",
+    "kin": "procfs reading",
+    "lookout": ("alerts config gpus kin pipeline procfs quantity reading rows rules setup sideline status voice"),
+    "gpucli": "ask live quantity",
     "container": "docker followed piece recall rows tail",
-    "overview": "alerts intake piece pipeline status stream voice",
+    "overview": "alerts intake lookout piece pipeline rules status stream voice",
     "herald": "notice piece rows voice",
     "daemon": (
-        "clock endpoint errands herald intake lock overview retention setup status store systemd voice watch wire"
+        "clock endpoint errands herald intake lock lookout overview retention setup status store systemd voice watch "
+        "wire"
     ),
     "service": "clock daemon systemd voice",
     "memory": "engines pipeline rules",
@@ -118,11 +128,14 @@ MAY_IMPORT = {
     "journal": "piece rows envelope",
     "docker": "",
     "watch": "",
-    "sidecar": "",
+    "sidecar": "reading",
     "chart": "",
     "report": "chart notice outcome quantity rules rows store",
     "progress": "",
-    "replay": "engines envelope inquiry outcome parse pipeline rows rules scan sidecar source stamp store cutter",
+    "replay": (
+        "engines envelope inquiry outcome parse pipeline reading rows rules scan sidecar sideline source stamp store "
+        "cutter"
+    ),
     "systemd": "",
     "wire": "systemd",
     "caller": "wire",
@@ -130,7 +143,21 @@ MAY_IMPORT = {
     "ask": "progress rows sheet status wire",
     "live": "ask config lock progress rows sheet sqlgate status store wire",
     "status": "quantity",
-    "ruletest": "engines fields harvest inquiry pipeline quantity replay rows rules yamlfile alerts",
+    "checkup": "",
+    "servers": "",
+    "rotation": "",
+    "logcheck": "checkup notice outcome quantity replay rights rotation rules source",
+    "doctor": (
+        "ask checkup config container disk docker logcheck notice quantity rights rules servers setup source stamp "
+        "systemd tail wire"
+    ),
+    "rights": "",
+    "proposal": "config servers",
+    "install": "config container docker proposal rights servers systemd",
+    "manual": "",
+    "rulebook": "fields kinds quantity rules window",
+    "hostcli": "checkup clock doctor install manual",
+    "ruletest": "engines fields harvest inquiry pipeline quantity replay rows rules yamlfile alerts reading sideline",
     "cli": EVERYTHING,
 }
 
@@ -139,22 +166,23 @@ MAY_NAME = {
     "duckdb": "store",
     "nanoarrow": "arrow",
     "yaml": "yamlfile",
-    "pydantic": "config rules ruletest fields yamlfile kinds kinds.*",
+    "pydantic": "config fields kinds kinds.* rules ruletest yamlfile",
     "zstandard": "source",
     "gzip": "source",
     "compression": "source",
     "tqdm": "progress",
     "watchdog": "watch",
     "time": "clock",
-    "subprocess": "journal snapshot",
+    "shtab": "manual",
+    "subprocess": "doctor gpus install journal snapshot",
+    "pynvml": "nvml",
 }
 
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
-    "pace minutes statements days rollup course table telemetry alerting bookkeeping views "
-    "exposition eyes harvest interval track"
-    "pace minutes statements days rollup course table telemetry alerting bookkeeping views agenda"
+    "checkup manual pace proposal minutes statements days rollup course table telemetry alerting bookkeeping "
+    "views reading gauge sideline agenda exposition eyes harvest interval track"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
@@ -168,7 +196,7 @@ NAMELESS = {"utils", "util", "helpers", "helper", "manager", "base", "common"}
 MOST_LINES_A_FILE = 450
 MOST_LINES_A_FUNCTION = 60
 
-NOT_FOR_HELP = ("duckdb", "nanoarrow", "pydantic", "tqdm", "watchdog", "yaml", "zstandard")
+NOT_FOR_HELP = ("duckdb", "nanoarrow", "pydantic", "shtab", "tqdm", "watchdog", "yaml", "zstandard")
 
 
 class Source(NamedTuple):

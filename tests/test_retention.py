@@ -10,6 +10,7 @@ import pytest
 from kvlogd import days, retention
 from kvlogd.errors import StoreError
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Event, EventKind, Gap, Severity
+from kvlogd.reading import GpuSample, HostSample
 from kvlogd.retention import Keep
 from kvlogd.rows import Batch, Position
 from kvlogd.sheet import Format
@@ -113,8 +114,8 @@ def test_what_is_kept_for_good_stays(store: Store) -> None:
             gaps=[Gap("vllm.log", T0, "cut", 1)],
             positions=places,
             events=[(1, 7, event), (1, 7, undated)],
-            gpu_samples=[(T0, "0", 0.5, None, None, None, None, None)],
-            host_samples=[(T0, "vllm.log", 5.0)],
+            gpu_samples=[GpuSample(T0, "0", 0.5, None, None, None, None, None)],
+            host_samples=[HostSample(T0, "vllm.log", 5.0)],
         )
     )
     fill(store, T0, 3)

@@ -137,7 +137,11 @@ KINDS_KNOWN = ", ".join(sorted([*KINDS, "all", "any"]))
         ("for: 10m", "no_data: maybe", "rule.yaml:10: no_data cannot be maybe: known: alert, hold, ok"),
         ("severity: warning", "severity: bad", "rule.yaml:3: severity cannot be bad: known: critical, info, warning"),
         ("per: engine", "per: pod", "rule.yaml:4: per cannot be pod: known: engine, gpu, host, source"),
-        ("per: engine", "per: gpu", "rule.yaml:6: threshold cannot judge per gpu: use per: engine or source"),
+        (
+            "threshold:\n    signal: kv_usage\n    above: 90%\n    over: 5m",
+            "device_skew: {}",
+            "rule.yaml:6: device_skew cannot judge per engine: use per: gpu",
+        ),
         ("id: my-rule", "id: My Rule", "rule.yaml:1: id: must be lower-case letters, digits and hyphens, like kv-leak"),
         ("why: it is full\n", "", "rule.yaml:1: why is missing: add `why:`"),
         ("  - give it room\n", "  - give it room\n  - give: it\n", "rule.yaml:14: 1: must be text: put it in quotes"),

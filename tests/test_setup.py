@@ -4,7 +4,7 @@ import pytest
 
 from kvlogd.errors import ConfigError
 from kvlogd.model import Severity
-from kvlogd.setup import load_setup
+from kvlogd.setup import homed, load_setup
 
 
 def config(folder: Path, text: str) -> Path:
@@ -35,3 +35,14 @@ def test_own_rules_stand_beside_the_shipped(tmp_path: Path) -> None:
     )
     setup = load_setup(config(tmp_path, f"rules: {{folders: [{tmp_path}/rules]}}\n"))
     assert {"mine", "kv-leak"} <= {rule.id for rule in setup.rules}
+
+
+def test_a_store_that_nobody_placed_lies_in_the_units_state_folder(tmp_path: Path) -> None:
+    config = tmp_path / "kvlogd.yaml"
+    config.write_text("store: {keep_raw: 7d}\n")
+    unplaced = load_setup(config)
+    assert homed(unplaced, tmp_path).config.store.path == tmp_path / "kvlogd.duckdb"
+    assert homed(unplaced, tmp_path).config.store.keep_raw == 7 * 86400
+    assert homed(unplaced, None) == unplaced
+    config.write_text(f"store: {{path: {tmp_path}/mine.duckdb}}\n")
+    assert homed(load_setup(config), tmp_path / "else").config.store.path == tmp_path / "mine.duckdb"

@@ -6,7 +6,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from kvlogd.errors import ConfigError
-from kvlogd.sidecar import GpuSample, HostSample, gpu_samples, host_samples, read_gpu, read_host
+from kvlogd.reading import GpuSample, HostSample
+from kvlogd.sidecar import gpu_samples, host_samples, read_gpu, read_host
 
 BERLIN = ZoneInfo("Europe/Berlin")
 HEADER = (

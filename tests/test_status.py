@@ -29,7 +29,13 @@ BUSY = Status(
         SourceStatus("chat", SourceState.FOLLOWING, 12_345, 1, NOW_S - 4, 0),
         SourceStatus("batch", SourceState.WAITING, 0),
     ),
-    (EngineStatus("chat/0", 2, NOW_S - 4, 8, 0, 0.431, "acme/chat-8b", "0.20.0"), EngineStatus("chat/1", 1)),
+    (
+        EngineStatus(
+            "chat/0", 2, NOW_S - 4, 8, 0, 0.431, "acme/chat-8b", "0.20.0",
+            (None, None, 0.0, 0.02, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.2), NOW_S + 7 * 3600,
+        ),
+        EngineStatus("chat/1", 1),
+    ),
     (
         RuleStatus("engine-stall", "chat/0", RuleState.FINE, Severity.CRITICAL),
         RuleStatus("kv-leak", "chat/1", RuleState.ABSTAINS, Severity.CRITICAL, why=THIN),
@@ -74,8 +80,8 @@ def test_the_text_is_aligned() -> None:
         "chat    following    12345  4 s ago     0 B   0 B         0",
         "batch   waiting          0    never           0 B         0",
         "",
-        "engine  life     last  running  waiting      KV  model",
-        "chat/0     2  4 s ago        8        0  43.1 %  acme/chat-8b",
+        "engine  life     last  run  wait      KV  full in  model",
+        "chat/0     2  4 s ago    8     0  43.1 %      7 h  acme/chat-8b",
         "chat/1     1    never",
         "",
         "rule     about   state     severity        for  why",
@@ -96,15 +102,18 @@ def test_colour_adds_nothing_but_colour() -> None:
     assert shown == status_text(BUSY)
 
 
-def test_long_and_hostile_names_keep_the_width() -> None:
+@pytest.mark.parametrize("sparks", [False, True])
+def test_long_and_hostile_names_keep_the_width(sparks: bool) -> None:
     name = "n" * 64
     status = BUSY._replace(
         sources=(SourceStatus(name, SourceState.UNREADABLE, 10**9, 1, NOW_S, 10**12, 10**9, 10**6),),
-        engines=(EngineStatus(f"{name}/127", 1000, NOW_S - 1e8, 256, 10_000, 1.0, "\x1b[2J" + "m" * 200),),
+        engines=(
+            EngineStatus(f"{name}/127", 1000, NOW_S - 1e8, 256, 10_000, 1.0, "\x1b[2J" + "m" * 200, course=(0.5,) * 12),
+        ),
         rules=(RuleStatus("kv-leak", f"{name}/127", RuleState.ABSTAINS, Severity.CRITICAL, NOW_S, "w" * 200),),
         troubles=(Trouble(NOW_S, "where" * 20, "what\n" * 50, 10**6),),
     )
-    lines = status_text(status).splitlines()[3:]
+    lines = status_text(status, sparks=sparks).splitlines()[3:]
     assert max(map(len, lines)) <= WIDTH
     assert "\x1b" not in "".join(lines)
     assert any("…" in line for line in lines)
@@ -119,3 +128,14 @@ def test_a_daemon_with_nothing_to_show_is_short() -> None:
     ]
     fine = status._replace(rules=(RuleStatus("kv-leak", "a/0", RuleState.FINE, Severity.CRITICAL),))
     assert status_text(fine).splitlines()[-1] == "rules: 1 looked and found nothing"
+
+
+def test_a_terminal_sees_the_last_hour_of_each_engine() -> None:
+    lines = status_text(BUSY, sparks=True).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("engine"))
+    assert lines[at : at + 3] == [
+        "engine  life     last  run  wait      KV  full in     last hour  model",
+        "chat/0     2  4 s ago    8     0  43.1 %      7 h    ▁▁▂▂▃▅▆▇██  acme/chat-8b",
+        "chat/1     1    never",
+    ]
+    assert max(map(len, lines)) <= WIDTH

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from kvlogd.alerts import Standing
 from kvlogd.errors import StoreError
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Engine, Event, EventKind, Gap, Run, Severity, Stats
+from kvlogd.reading import GpuSample, HostSample
 from kvlogd.rows import Batch, Memory, Position
 from kvlogd.schema import SCHEMA_VERSION
 from kvlogd.store import Store
@@ -121,8 +122,8 @@ def test_events_and_readings_are_stored(store: Store) -> None:
         (1, 7, Event(T0, EventKind.ENGINE_START, 99, 0, {"tp": 2, "bad": math.inf}, "0.11.0", "m")),
         (None, None, Event(None, EventKind.SERVER_READY)),
     ]
-    gpu = (T0, "0", 0.5, 1024.0, 81920.0, None, None, None)
-    store.commit(Batch(events=events, gpu_samples=[gpu], host_samples=[(T0, None, 512.0)]))
+    gpu = GpuSample(T0, "0", 0.5, 1024.0, 81920.0, None, None, None)
+    store.commit(Batch(events=events, gpu_samples=[gpu], host_samples=[HostSample(T0, None, 512.0)]))
     assert rows(store, "SELECT kind, engine_id, pid, numbers, version FROM events ORDER BY ALL") == [
         ("engine_start", 1, 99, '{"tp":2}', "0.11.0"),
         ("server_ready", None, None, "{}", None),
@@ -171,7 +172,10 @@ def test_views_answer_the_first_questions(store: Store) -> None:
         Batch(samples=[sample(0)], sample_runs=[99], positions=[Position("vllm.log", "f", 1)]),
         Batch(samples=[sample(0)], sample_runs=[], positions=[Position("vllm.log", "f", 1)]),
         Batch(samples=[sample(0, running=2**70)], sample_runs=[7], positions=[Position("vllm.log", "f", 1)]),
-        Batch(positions=[Position("vllm.log", "f", 1)], gpu_samples=[(math.inf, "0", *[None] * 6)]),  # type: ignore[list-item]
+        Batch(
+            positions=[Position("vllm.log", "f", 1)],
+            gpu_samples=[GpuSample(math.inf, "0", None, None, None, None, None, None)],
+        ),
     ],
     ids=["unknown run", "no run", "number too large", "time too large"],
 )

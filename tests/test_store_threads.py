@@ -127,3 +127,17 @@ def test_closing_the_store_ends_the_queries_of_others(tmp_path: Path) -> None:
     asker.join(60)
     assert asker.error is not None
     Store.open(tmp_path / "kv.duckdb").close()
+
+
+def test_what_duckdb_keeps_is_given_back_unless_somebody_reads(store: Store) -> None:
+    store.commit(samples(3))
+    asker = Asker(store, "SELECT * FROM range(100000)")
+    asker.start()
+    assert asker.has_row.wait(60)
+    assert not store.renew()
+    asker.go_on.set()
+    asker.join(60)
+    assert asker.error is None
+    assert store.renew()
+    store.commit(samples(4))
+    assert store.positions() == {"f": 4}

@@ -18,7 +18,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind("\0" + named[1:] if named.startswith("@") else named)
         listener.settimeout(5)
-        yield listener, Notifier.of({"NOTIFY_SOCKET": named})
+        yield listener, Notifier.of({"NOTIFY_SOCKET": named, "WATCHDOG_USEC": "4000000"}, os.getpid())
 
 
 def heard(listener: socket.socket) -> list[str]:
@@ -31,7 +31,7 @@ def test_each_state_is_one_datagram(manager: tuple[socket.socket, Notifier]) -> 
         notifier.ready("watching 2 sources"),
         notifier.status("3 engines"),
         notifier.reloading(12.3456789),
-        notifier.alive(),
+        notifier.alive(0.0),
         notifier.extend(7.5),
         notifier.stopping(),
     ]
@@ -62,8 +62,30 @@ def test_nobody_to_tell_is_no_fault(address: str | None) -> None:
 def test_a_manager_that_does_not_read_blocks_nothing(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
-        notifier = Notifier(str(tmp_path / "notify"))
-        assert not all(notifier.alive() for _ in range(2000))
+        notifier = Notifier(str(tmp_path / "notify"), watchdog_s=1.0)
+        assert not all(notifier.alive(now_s) for now_s in range(2000))
+
+
+def test_a_sign_of_life_goes_out_four_times_an_interval_and_not_each_turn(
+    manager: tuple[socket.socket, Notifier],
+) -> None:
+    _, notifier = manager
+    assert [notifier.alive(now_s) for now_s in (0.0, 0.5, 0.99, 1.0, 1.2, 2.1)] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_without_a_watchdog_no_sign_of_life_goes_out(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        notifier = Notifier.of({"NOTIFY_SOCKET": str(tmp_path / "notify")}, os.getpid())
+        assert notifier.ready() is True
+        assert notifier.alive(0.0) is False
 
 
 @pytest.mark.parametrize(

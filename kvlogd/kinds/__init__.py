@@ -9,7 +9,23 @@ its test, and name it here.
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from kvlogd.kinds import capacity, collapse, creep, floor, rate, recompute, recovery, skew, sql, stall, threshold, trend
+from kvlogd.gauge import GpuWindow, HostWindow
+from kvlogd.kinds import (
+    capacity,
+    collapse,
+    creep,
+    device_skew,
+    floor,
+    growth,
+    rate,
+    recompute,
+    recovery,
+    skew,
+    sql,
+    stall,
+    threshold,
+    trend,
+)
 from kvlogd.model import Judgement
 from kvlogd.window import SourceWindow, Window
 
@@ -30,9 +46,40 @@ class SourceEvaluator(Protocol):
         ...
 
 
+class GpuEvaluator(Protocol):
+    """One condition at work on a GPU."""
+
+    def judge_gpu(self, window: GpuWindow, at_s: float) -> Judgement:
+        """Return what the condition says at a time."""
+        ...
+
+
+class HostEvaluator(Protocol):
+    """One condition at work on the memory of a server."""
+
+    def judge_host(self, window: HostWindow, at_s: float) -> Judgement:
+        """Return what the condition says at a time."""
+        ...
+
+
 KINDS: Mapping[str, Any] = {
     module.NAME: module
-    for module in (capacity, collapse, creep, floor, rate, recompute, recovery, skew, sql, stall, threshold, trend)
+    for module in (
+        capacity,
+        collapse,
+        creep,
+        device_skew,
+        floor,
+        growth,
+        rate,
+        recompute,
+        recovery,
+        skew,
+        sql,
+        stall,
+        threshold,
+        trend,
+    )
 }
 
 

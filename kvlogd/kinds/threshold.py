@@ -5,11 +5,12 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from kvlogd.fields import AnyQuantity, Duration, SignalName, in_unit_of, is_duration
+from kvlogd.gauge import GPU_SIGNALS, HOST_SIGNALS, GpuWindow, HostWindow
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per, Stats
 from kvlogd.window import SIGNALS, SOURCE_SIGNALS, SourceWindow, Window
 
 NAME = "threshold"
-SCOPES = frozenset({Per.ENGINE, Per.SOURCE})
+SCOPES = frozenset({Per.ENGINE, Per.SOURCE, Per.GPU, Per.HOST})
 
 
 STALE_S, STALE_INTERVALS = 60.0, 3.0
@@ -41,7 +42,7 @@ class Params(BaseModel):
         if (self.above is None) == (self.below is None):
             raise ValueError("give one of above and below")
         in_unit_of(self.signal, self.above if self.above is not None else self.below)
-        if self.over is not None and (self.signal in SOURCE_SIGNALS or SIGNALS[self.signal].column is None):
+        if self.over is not None and (self.signal not in SIGNALS or SIGNALS[self.signal].column is None):
             raise ValueError(f"{self.signal} has no history to look over: leave out `over`")
         return self
 
@@ -52,7 +53,7 @@ class Params(BaseModel):
 
 
 def make(params: Params) -> "Threshold":
-    """Return an evaluator for one run or source."""
+    """Return an evaluator for one run, source, GPU or server."""
     return Threshold(params)
 
 
@@ -85,6 +86,20 @@ class Threshold:
         """Return whether the signal of a source is past its value."""
         signal = SOURCE_SIGNALS.get(self._params.signal)
         return NoEvidence() if signal is None else self._hold(signal.read(source, at_s), at_s)
+
+    def judge_gpu(self, window: GpuWindow, at_s: float) -> Judgement:
+        """Return whether the signal of a GPU is past its value."""
+        signal = GPU_SIGNALS.get(self._params.signal)
+        if signal is None or window.is_stale(at_s):
+            return NoEvidence()
+        value = signal.read(window, at_s)
+        return NoEvidence() if value is None and not self._is_duration else self._hold(value, at_s)
+
+    def judge_host(self, window: HostWindow, at_s: float) -> Judgement:
+        """Return whether the signal of a server's memory is past its value."""
+        signal = HOST_SIGNALS.get(self._params.signal)
+        value = None if signal is None or window.is_stale(at_s) else signal.read(window, at_s)
+        return NoEvidence() if value is None else self._hold(value, at_s)
 
     def _over_span(self, window: Window, at_s: float, over_s: float) -> Judgement:
         records = window.since(at_s - over_s)

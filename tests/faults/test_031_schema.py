@@ -1,6 +1,7 @@
 """Scenario 31: a store of the version before is lifted in one transaction; a newer one is refused untouched.
 
-`v1.duckdb.gz` was written by kvlogd's commit 1270639, the last with schema version 1.
+`v1.duckdb.gz` was written by kvlogd's commit 1270639, the last with schema version 1, `v2.duckdb.gz` by b2a7ea1, the
+last with version 2.
 """
 
 import gzip
@@ -20,16 +21,20 @@ from kvlogd.store import Store
 from tests.test_store import RUN, T0, digest, rows, sample
 
 ROOT = Path(__file__).parent.parent.parent
-V1 = ROOT / "tests" / "data" / "stores" / "v1.duckdb.gz"
+OLD = ROOT / "tests" / "data" / "stores"
 COUNTS = {"samples": 500, "events": 1, "alert_events": 2, "gaps": 1, "gpu_samples": 1, "host_samples": 1, "runs": 1}
+
+
+def unpacked(version: int, folder: Path) -> Path:
+    target = folder / "kv.duckdb"
+    with gzip.open(OLD / f"v{version}.duckdb.gz") as packed, target.open("wb") as file:
+        shutil.copyfileobj(packed, file)
+    return target
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    target = tmp_path / "kv.duckdb"
-    with gzip.open(V1) as packed, target.open("wb") as file:
-        shutil.copyfileobj(packed, file)
-    return target
+    return unpacked(1, tmp_path)
 
 
 def version(path: Path) -> str:
@@ -54,7 +59,18 @@ def test_031_every_row_of_the_old_store_is_there(path: Path) -> None:
         assert rows(store, "SELECT count(*) FROM samples") == [(501,)]
 
 
-def test_031_a_migrated_store_has_the_tables_of_a_new_one(path: Path, tmp_path: Path) -> None:
+def test_031_every_row_of_version_2_is_there(tmp_path: Path) -> None:
+    with Store.open(unpacked(2, tmp_path)) as store:
+        for table in ("events", "alert_events", "alerts", "gaps", "gpu_samples", "host_samples", "positions"):
+            assert rows(store, f"SELECT count(*) FROM {table}") == [(1,)], table
+        [standing] = store.standings()
+        assert (standing.state, standing.evidence) == (AlertState.FIRING, {"shift": 0.1})
+        assert rows(store, "SELECT count(*) FROM kv") == [(200,)]
+
+
+@pytest.mark.parametrize("old_version", [1, 2])
+def test_031_a_migrated_store_has_the_tables_of_a_new_one(old_version: int, tmp_path: Path) -> None:
+    path = unpacked(old_version, tmp_path)
     sql = "SELECT table_name, column_name, data_type, is_nullable, comment FROM duckdb_columns() WHERE NOT internal"
     with Store.open(path) as old, Store.open(tmp_path / "new.duckdb") as new:
         migrated, fresh = set(rows(old, sql)), set(rows(new, sql))

@@ -15,9 +15,9 @@ def full(at_s: float, kv_usage: float) -> Stats:
     return record(at_s, running=1, generation_tps=9.0, kv_usage=kv_usage)
 
 
-def test_it_judges_engines_and_sources() -> None:
+def test_it_judges_every_scope() -> None:
     assert NAME == "threshold"
-    assert set(SCOPES) == {Per.ENGINE, Per.SOURCE}
+    assert set(SCOPES) == set(Per)
 
 
 @pytest.mark.parametrize(("usage", "is_found"), [(0.899, False), (0.9, False), (0.901, True), (1.0, True)])

@@ -1,0 +1,213 @@
+"""Looks at every link of the chain, from vLLM's options to the disk of the store: `kvlogd doctor`.
+
+Promises to change nothing, to wait for nothing longer than a second or two, and that each item that is not in order
+says what to do. Reads the end of each log itself and asks the daemon, where one runs, how it fares.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from kvlogd import ask, disk, rights, servers, systemd, wire
+from kvlogd.checkup import Item, Mark
+from kvlogd.config import ChannelConfig, Config, Enabled, SourceConfig
+from kvlogd.container import ROOT as CONTAINERS
+from kvlogd.docker import Containers
+from kvlogd.errors import KvlogdError
+from kvlogd.logcheck import look
+from kvlogd.notice import count_text
+from kvlogd.quantity import duration_text, size_text
+from kvlogd.rules import Rule
+from kvlogd.setup import Setup, load_setup
+from kvlogd.source import rotation_of, shown
+from kvlogd.stamp import HOST_ZONE, zone
+from kvlogd.tail import globbed
+
+LEAST_BYTES, SOME_BYTES = 64 << 20, 1 << 30
+MOST_LOGS = 8
+"""Logs of a source that are read to the end of the chain; of further ones only that they are there is told."""
+JOURNAL_S = 5.0
+NVIDIA = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia/version"))
+
+
+class Found(NamedTuple):
+    """What the doctor saw."""
+
+    items: list[Item]
+    verdict: list[str]
+
+
+def examine(wanted: Path | None, logs: Sequence[Path], wall_s: float) -> Found:
+    """Return the whole chain: of the config's sources, or of these logs alone."""
+    try:
+        setup = load_setup(wanted)
+    except KvlogdError as error:
+        faults = str(error).splitlines()
+        items = [Item("config", Mark.FAIL, fault, "mend it, then `kvlogd check`") for fault in faults]
+        return Found(items, ["the config is wrong: nothing else was looked at"])
+    counts = f"{count_text(len(setup.config.sources), 'source')}, {count_text(len(setup.rules), 'rule')}"
+    items = [Item("config", Mark.OK, counts)] if not logs else []
+    sources = [_given(log) for log in logs] or list(setup.config.sources)
+    verdict: list[str] = []
+    for source in sources:
+        looked = _source(source, setup.rules, wall_s, for_service=not logs and os.geteuid() == 0)
+        items += looked.items
+        verdict += looked.verdict
+    if not logs:
+        items += [*_servers(), *_store(setup.config), *_daemon(setup, wall_s), *_gpu(setup.config)]
+        items += [item for channel in setup.config.channels for item in _channel(channel)]
+        items += _clock()
+    return Found(items, verdict or ["no log could be judged"])
+
+
+def _given(log: Path) -> SourceConfig:
+    name = "".join(char if char.isalnum() or char in "._-" else "_" for char in log.name)[:64]
+    return SourceConfig(name=name or "log", files=(str(log),))
+
+
+# --- sources
+
+
+def _source(source: SourceConfig, rules: Sequence[Rule], wall_s: float, *, for_service: bool) -> Found:
+    if source.journal is not None:
+        return Found(list(_journal(source.name, source.journal)), [])
+    if source.docker is not None:
+        found = Containers(CONTAINERS, source.docker).logs(wall_s)
+        paths, mend, groups = list(found.paths[-1:]), found.mend, None
+    else:
+        paths, mend = _live(source), "check the pattern, or see where vLLM writes to: `kvlogd install --dry-run`"
+        groups = rights.groups() if for_service else None
+    if not paths:
+        where = source.docker or ", ".join(source.files)
+        return Found([Item(f"{source.name}: file", Mark.FAIL, f"{shown(where)}: nothing there", mend)], [])
+    items: list[Item] = []
+    verdict: list[str] = []
+    in_zone = HOST_ZONE if source.timezone is None else zone(source.timezone)
+    for path in paths[:MOST_LOGS]:
+        name = source.name if len(paths) == 1 else f"{source.name}/{shown(path.name)}"
+        looked = look(name, path, rules, in_zone, wall_s, groups=groups)
+        items += looked.items
+        verdict += looked.verdict
+    if len(paths) > MOST_LOGS:
+        items.append(Item(f"{source.name}: file", Mark.OK, f"{len(paths) - MOST_LOGS} more logs, not looked into"))
+    return Found(items, verdict)
+
+
+def _live(source: SourceConfig) -> list[Path]:
+    """Return the files that are written now, the freshest first: rotated ones only where nothing else is there."""
+    there = [path for path in globbed(source.files)() if path.exists() or path.is_symlink()]
+    live = [path for path in there if not rotation_of(path)[1].packed]
+    by_log: dict[Path, Path] = {}
+    for path in sorted(live, key=lambda path: rotation_of(path)[1]):
+        by_log[rotation_of(path)[0]] = path  # the last one is the live one
+    return sorted(by_log.values(), key=lambda path: -path.stat().st_mtime if path.exists() else 0.0)
+
+
+def _journal(name: str, unit: str) -> Iterator[Item]:
+    """Tell whether the unit's entries can be read: by asking for the time of the last one."""
+    command = ["journalctl", "-q", "-n", "1", "-o", "json", "--output-fields=_PID", f"--unit={unit}"]
+    link = f"{name}: journal"
+    try:
+        run = subprocess.run(command, capture_output=True, check=False, timeout=JOURNAL_S, stdin=subprocess.DEVNULL)
+        entry = json.loads(run.stdout) if run.stdout.strip() else None
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        yield Item(link, Mark.FAIL, "journalctl does not answer", "see `systemctl status systemd-journald`")
+        return
+    if not isinstance(entry, dict):
+        mend = "check the unit's name, and that you are in the group systemd-journal"
+        yield Item(link, Mark.FAIL, f"no entry of {shown(unit)}", mend)
+    else:
+        yield Item(link, Mark.OK, f"entries of {shown(unit)} can be read")
+
+
+def _servers() -> Iterator[Item]:
+    """Tell of running servers that were started so that they print no stats lines."""
+    running = servers.running()
+    for server, what, mend in servers.troubles(running):
+        yield Item(f"vLLM on port {server.port}", Mark.FAIL, f"process {server.pid} {what}", mend)
+    if running and not any(True for _ in servers.troubles(running)):
+        ports = ", ".join(str(server.port) for server in running)
+        yield Item("vLLM", Mark.OK, f"{len(running)} running, on port {ports}, started so that stats lines come")
+
+
+# --- kvlogd itself
+
+
+def _store(config: Config) -> Iterator[Item]:
+    path = config.store.path
+    folder = next((place for place in (path.parent, *path.parent.parents) if place.is_dir()), Path("/"))
+    try:
+        free = disk.free_bytes(folder)
+    except OSError as error:
+        yield Item("store", Mark.FAIL, f"{folder}: {error.strerror}", "check the disk")
+        return
+    size = disk.size_of(path) if os.access(path.parent, os.X_OK) else 0
+    what = f"{path}: {size_text(size)}, {size_text(free)} free on its disk"
+    mark = Mark.FAIL if free < LEAST_BYTES else Mark.WARN if free < SOME_BYTES else Mark.OK
+    yield Item("store", mark, what, "" if mark is Mark.OK else "free disk space, or lower store: keep_raw")
+
+
+def _daemon(setup: Setup, wall_s: float) -> Iterator[Item]:
+    store = setup.config.store
+    try:
+        status = ask.status(wire.places(store.path, store.socket), store.path)
+    except ask.AbsentError as absent:
+        mark, mend = (Mark.WARN, absent.mend) if absent.refusing else (Mark.FAIL, "systemctl start kvlogd")
+        yield Item("daemon", mark, absent.what, mend)
+        return
+    except KvlogdError as error:
+        yield Item("daemon", Mark.FAIL, error.what, error.mend or "systemctl restart kvlogd")
+        return
+    age = duration_text(max(wall_s - status.started_s, 0))
+    yield Item("daemon", Mark.OK, f"process {status.pid} has run for {age}")
+    for trouble in status.troubles:
+        yield Item(f"daemon: {trouble.where}", Mark.WARN, trouble.what, "journalctl -u kvlogd says more")
+
+
+def _gpu(config: Config) -> Iterator[Item]:
+    """Tell whether there is a driver to ask; the GPU's own checks belong behind this one."""
+    is_there = any(path.exists() for path in NVIDIA)
+    if config.gpu.enabled is Enabled.NO:
+        yield Item("GPU", Mark.OK, "not asked, as the config says")
+    elif is_there:
+        yield Item("GPU", Mark.OK, "NVIDIA's driver is loaded")
+    else:
+        mark = Mark.FAIL if config.gpu.enabled is Enabled.YES else Mark.OK
+        mend = "load the driver, or write gpu: {enabled: auto}" if mark is Mark.FAIL else ""
+        yield Item("GPU", mark, "no NVIDIA driver is loaded", mend)
+
+
+def _channel(channel: ChannelConfig) -> Iterator[Item]:
+    """Tell whether a channel's URL is there and kept from others; its sending is `kvlogd notify test`'s business."""
+    link = f"channel {channel.name}"
+    if channel.url_file is not None:
+        yield _secret_file(link, channel.url_file)
+    elif channel.url_env is not None:
+        yield Item(link, Mark.OK, f"its URL comes from the variable {channel.url_env} of the service")
+    elif channel.credential is not None:
+        yield Item(
+            link, Mark.OK, f"its URL comes from the credential {channel.credential}: see LoadCredential= of the unit"
+        )
+
+
+def _secret_file(link: str, path: Path) -> Item:
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        return Item(link, Mark.FAIL, f"{path}: {error.strerror}", "write its URL there, or run this as root")
+    if mode & 0o007:
+        return Item(link, Mark.WARN, f"{path}: everybody can read this secret", f"chmod o= {path}")
+    return Item(link, Mark.OK, f"{path} holds its URL")
+
+
+def _clock() -> Iterator[Item]:
+    """Tell whether somebody keeps the clock right, as far as systemd's own service says."""
+    is_synced = Path("/run/systemd/timesync/synchronized").exists() or Path("/run/chrony").is_dir()
+    if is_synced or systemd.is_absent():
+        yield Item("clock", Mark.OK, "is kept by a time service" if is_synced else "not looked at: no systemd here")
+    else:
+        mend = "timedatectl set-ntp true; a jump of the clock moves no rule, only times that are shown"
+        yield Item("clock", Mark.WARN, "no time service that is known keeps it", mend)

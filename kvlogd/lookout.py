@@ -1,0 +1,273 @@
+"""The daemon's eyes beside the logs: asks for the GPUs, looks at the servers' memory, and has both judged.
+
+Never blocks. What it sees goes into the same batches as what the logs say; when those are thrown away, so is what it
+knows, and it begins again from the store. The child that reads the GPUs lives on meanwhile.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from kvlogd.alerts import Standing
+from kvlogd.config import Enabled
+from kvlogd.errors import KvlogdError
+from kvlogd.gpus import MENDS, Found, Gpus, News
+from kvlogd.kin import Kin, Writer
+from kvlogd.model import Judgement, Per
+from kvlogd.pipeline import Pipeline
+from kvlogd.procfs import ProcFs
+from kvlogd.quantity import duration_text
+from kvlogd.reading import GPU_SOURCE, HOST_SOURCE, DriverFault, Gpu, GpuProcess, GpuSample, GpuState, HostSample
+from kvlogd.rows import Batch
+from kvlogd.rules import Rule
+from kvlogd.setup import Setup
+from kvlogd.sideline import REMEMBERS_S, Sideline, gpu_scope
+from kvlogd.status import GpuStatus, RuleState, RuleStatus
+from kvlogd.voice import Level, Voice
+
+BEHIND_S = 15.0
+"""Rules look at the time so long ago: by then what was read of it has come."""
+EXPECTED_S = 86_400.0
+"""A GPU that was read within this time before a start is expected to be there."""
+AGAIN_S = 600.0
+"""How often what does not change is written all the same."""
+LEAST_CHANGE_MIB = 64.0
+MOST_RELEASE_S = 86_400.0
+
+
+class Past(Protocol):
+    """What is asked of the store."""
+
+    def gpus(self) -> list[Gpu]:
+        """Return the GPUs that were read."""
+        ...
+
+    def readings(self, since_s: float) -> Iterator[GpuSample | HostSample]:
+        """Yield the readings from a time on, in order of time."""
+        ...
+
+    def standings(self) -> list[Standing]:
+        """Return the alerts that are pending or firing."""
+        ...
+
+
+class Lookout:
+    """What is seen of GPUs and servers."""
+
+    def __init__(self, setup: Setup, voice: Voice, procfs: ProcFs | None = None) -> None:
+        self._config, self._rules = setup.config, setup.rules
+        self._voice = voice
+        self._kin = Kin(procfs or ProcFs())
+        self._gpus: Gpus | None = None
+        self._sideline: Sideline | None = None
+        self._now_s = 0.0
+        self._looked_s = float("-inf")
+        self._fault: DriverFault | None = None
+        self._noted: set[str] = set()
+        self._holders: dict[str, str] = {}
+        self._last: dict[str, GpuSample] = {}
+        self._written: dict[str, tuple[float, Gpu, tuple[GpuProcess, ...]]] = {}
+        """When a GPU and its processes were written last, and as what."""
+        self._batch = Batch()
+
+    def change(self, setup: Setup) -> None:
+        """Go by another config from the next `begin` on."""
+        if setup.config.gpu != self._config.gpu:
+            self.close()
+            self._gpus = None
+        self._config, self._rules = setup.config, setup.rules
+
+    def begin(self, store: Past, wall_s: float) -> None:
+        """Stand where the store says. Raises StoreError."""
+        known = [gpu for gpu in store.gpus() if gpu.seen_s >= wall_s - EXPECTED_S]
+        standings = [one for one in store.standings() if one.source in (GPU_SOURCE, HOST_SOURCE)]
+        sideline = Sideline(self._rules)
+        sideline.recall(store.readings(wall_s - REMEMBERS_S), standings)
+        watches_gpus = self._config.gpu.enabled is not Enabled.NO
+        kept = {gpu_scope(gpu.gpu) for gpu in known} if watches_gpus else set()
+        gone = {one.key.scope for one in standings if one.source == GPU_SOURCE} - kept
+        if self._config.host.enabled is Enabled.NO:
+            gone |= {one.key.scope for one in standings if one.source == HOST_SOURCE}
+        sideline.forget(gone, wall_s)
+        self._sideline = sideline
+        if self._gpus is None and watches_gpus:
+            self._gpus = Gpus(self._config.gpu.every, known)
+
+    def forget(self) -> None:
+        """Throw away what is not stored."""
+        self._sideline, self._batch = None, Batch()
+        self._written = {}
+
+    def close(self) -> None:
+        """End the child."""
+        if self._gpus is not None:
+            self._gpus.close()
+
+    def poll(self, now_s: float, wall_s: float, pipelines: Sequence[Pipeline]) -> None:
+        """Look at what is due."""
+        self._now_s = now_s
+        if self._sideline is None:
+            return
+        samples: list[GpuSample | HostSample] = []
+        if self._config.host.enabled is not Enabled.NO and now_s - self._looked_s >= self._config.host.every:
+            self._look(now_s, pipelines)
+            samples += self._kin.memory(wall_s)
+        if self._gpus is not None:
+            news = self._gpus.poll(now_s, wall_s)
+            self._tell(self._gpus, news, now_s, wall_s)
+            if news.found and now_s - self._looked_s >= self._config.gpu.every / 2:
+                self._look(now_s, pipelines)
+            samples += [self._taken(found) for found in news.found]
+        self._sideline.take(samples)
+        self._sideline.advance(wall_s - BEHIND_S)
+        self._add(
+            gpu_samples=[sample for sample in samples if isinstance(sample, GpuSample)],
+            host_samples=[sample for sample in samples if isinstance(sample, HostSample)],
+        )
+
+    def joined(self, batch: Batch) -> Batch:
+        """Return a batch with what came since the last one."""
+        if self._sideline is None:
+            return batch
+        found = self._sideline.harvest()
+        self._add(alert_events=found.alert_events, standings=found.standings, over=found.over)
+        mine, self._batch = self._batch, Batch()
+        return batch._replace(**{name: [*getattr(batch, name), *rows] for name, rows in mine._asdict().items() if rows})
+
+    def _add(self, **rows: Sequence[object]) -> None:
+        more = {name: [*getattr(self._batch, name), *new] for name, new in rows.items() if new}
+        if more:
+            self._batch = self._batch._replace(**more)
+
+    # --- what others ask
+
+    def release(self, now_s: float, for_s: float) -> Mapping[str, object]:
+        """Let go of the GPUs for so long. Raises KvlogdError where none are read."""
+        if self._gpus is None:
+            raise KvlogdError("no GPU is read", mend="write gpu: {enabled: auto} into the config")
+        if not 0 <= for_s <= MOST_RELEASE_S:
+            raise KvlogdError("GPUs can be let go of for a day at most", mend="name a time like 10m")
+        self._gpus.release(now_s, for_s)
+        self._voice.say(Level.NOTICE, f"gpu: released for {duration_text(for_s)}" if for_s else "gpu: taken up again")
+        return {"released_s": for_s, "gpus": len(self._gpus.gpus), "is_stuck": self._gpus.is_stuck()}
+
+    def gpus(self) -> Iterator[GpuStatus]:
+        """Yield how each GPU is; what is not known now is None."""
+        gpus = [] if self._gpus is None else list(self._gpus.gpus.values())
+        for gpu in sorted(gpus, key=lambda one: (one.device_index is None, one.device_index)):
+            last = self._last.get(gpu.gpu)
+            facts = (gpu.gpu, str(gpu.state), gpu.device_index, gpu.name, gpu.seen_s)
+            if last is None or gpu.state != GpuState.OK:
+                yield GpuStatus(*facts, memory_total_mib=gpu.memory_total_mib)
+                continue
+            numbers = (last.util, last.memory_used_mib, last.memory_total_mib, last.temperature_c, last.power_w)
+            yield GpuStatus(*facts, *numbers, self._holders.get(gpu.gpu, ""))
+
+    def note(self) -> str:
+        """Return why no GPU is read; nothing where all is well."""
+        if self._gpus is None:
+            return ""
+        left_s = self._gpus.released_for_s(self._now_s)
+        if left_s is not None:
+            return f"let go of for another {duration_text(left_s)}"
+        return ": ".join(MENDS[self._gpus.fault]) if self._gpus.fault is not None else ""
+
+    def at_work(self) -> Iterator[tuple[Rule, str, Judgement, Standing | None]]:
+        """Yield each rule at work with its scope, its last word and its alert."""
+        return iter(()) if self._sideline is None else self._sideline.at_work()
+
+    def without_source(self) -> Iterator[RuleStatus]:
+        """Yield the rules that have no GPU, or no server's memory, to look at."""
+        scopes = {rule.per for rule, _, _, _ in self.at_work()}
+        for rule in self._rules:
+            if rule.per in (Per.GPU, Per.HOST) and rule.per not in scopes:
+                yield RuleStatus(rule.id, rule.per.value, RuleState.NO_SOURCE, rule.severity)
+
+    # --- what is read
+
+    def _look(self, now_s: float, pipelines: Iterable[Pipeline]) -> None:
+        self._looked_s = now_s
+        self._kin.look(writer for pipeline in pipelines for writer in _writers(pipeline))
+
+    def _taken(self, found: Found) -> GpuSample:
+        """Return a reading with whose memory it is, and keep what is to be written of it."""
+        sample, processes = found.sample, self._owned(found)
+        if found.processes is not None:
+            others = [one for one in processes if one.source is None]
+            largest = max(others, key=lambda one: one.memory_mib or 0.0, default=None)
+            sample = sample._replace(
+                engines_mib=_total([one.memory_mib for one in processes if one.source is not None]),
+                others_mib=_total([one.memory_mib for one in others]),
+                processes=len(processes),
+                other_pid=None if largest is None else largest.pid,
+            )
+        self._last[sample.gpu] = sample
+        self._holders[sample.gpu] = ", ".join(map(_holder, processes))
+        at_s, gpu, old = self._written.get(sample.gpu, (float("-inf"), None, ()))
+        is_due = not 0 <= sample.ts_s - at_s < AGAIN_S
+        is_changed = gpu is None or gpu != found.gpu._replace(seen_s=gpu.seen_s)
+        has_moved = _has_moved(old, processes)
+        if is_due or is_changed or has_moved:
+            self._written[sample.gpu] = sample.ts_s, found.gpu, processes
+            self._add(gpus=[found.gpu], gpu_processes=processes if is_due or has_moved else ())
+        return sample
+
+    def _owned(self, found: Found) -> tuple[GpuProcess, ...]:
+        rows = []
+        for held in found.processes or ():
+            owner = self._kin.owner(held.pid)
+            whose = (None, None) if owner is None else owner
+            name = self._kin.name(held.pid)
+            rows.append(GpuProcess(found.sample.ts_s, found.gpu.gpu, held.pid, name, held.memory_mib, *whose))
+        return tuple(rows)
+
+    def _tell(self, gpus: Gpus, news: News, now_s: float, wall_s: float) -> None:
+        """Say what is wrong, once, and that it is over."""
+        if gpus.fault is not self._fault:
+            self._fault = gpus.fault
+            if gpus.fault is None:
+                self._voice.relent("gpu")
+            else:
+                is_wanted = self._config.gpu.enabled is Enabled.YES or gpus.gpus
+                level = Level.WARNING if is_wanted else Level.NOTICE
+                self._voice.complain("gpu", ": ".join(MENDS[gpus.fault]), now_s, wall_s, level)
+        for field, error in news.notes:
+            if field not in self._noted:
+                self._noted.add(field)
+                self._voice.say(Level.INFO, f"gpu: {field} cannot be read (NVML error {error}): it stays unknown")
+        for found in news.found:
+            where = f"gpu {found.gpu.gpu if found.gpu.device_index is None else found.gpu.device_index}"
+            if found.gpu.state in (GpuState.OK, GpuState.RELEASED):
+                self._voice.relent(where)
+            elif found.gpu.state != GpuState.UNKNOWN:  # that is a fault of the driver, which is told already
+                what = f"{found.gpu.state}: see dmesg for Xid, and nvidia-smi -q -i {found.gpu.gpu}"
+                self._voice.complain(where, what, now_s, wall_s)
+
+
+def _writers(pipeline: Pipeline) -> Iterator[Writer]:
+    """Yield the processes that write a log, each with its engines."""
+    engines: dict[int, dict[int | None, int]] = {}
+    for track in pipeline.tracks():
+        pid = None if track.window.last is None else track.window.last.pid
+        if pid is not None:
+            engines.setdefault(pid, {})[track.life.engine.engine_index] = track.life.engine.engine_id
+    for pid, found in engines.items():
+        yield Writer(pipeline.source, pid, found)
+
+
+def _total(sizes: Sequence[float | None]) -> float | None:
+    """Return the sum; None where one of them is not known."""
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def _holder(one: GpuProcess) -> str:
+    who = f"{one.name or 'process'}[{one.pid}]" if one.source is None else one.source
+    return who if one.memory_mib is None else f"{who} {one.memory_mib / 1024:.1f}"
+
+
+def _has_moved(old: Sequence[GpuProcess], new: Sequence[GpuProcess]) -> bool:
+    before = {(one.pid, one.source, one.engine_id): one.memory_mib for one in old}
+    after = {(one.pid, one.source, one.engine_id): one.memory_mib for one in new}
+    if before.keys() != after.keys():
+        return True
+    return any(abs((before[key] or 0.0) - (size or 0.0)) >= LEAST_CHANGE_MIB for key, size in after.items())

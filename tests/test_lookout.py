@@ -1,0 +1,236 @@
+"""The daemon's eyes beside the logs, on a stand-in driver and a /proc of a test's own making; time is an argument."""
+
+import io
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvlogd.config import Config, SamplerConfig
+from kvlogd.engines import Ids
+from kvlogd.lookout import Lookout
+from kvlogd.model import Stats
+from kvlogd.pipeline import Pipeline
+from kvlogd.rows import Batch
+from kvlogd.rules import load_rules, shipped_folder
+from kvlogd.setup import Setup
+from kvlogd.status import RuleState
+from kvlogd.store import Store
+from kvlogd.voice import Voice
+from tests.nvml.driver import LOST, UUID, Driver
+from tests.test_procfs import Host
+from tests.waiting import until
+
+T0 = 1_767_225_600.0
+RULES = load_rules([shipped_folder()])
+
+
+class Seat:
+    """A lookout with a store, a log of two engines and a clock."""
+
+    def __init__(self, folder: Path, machine: Host, **config: Any) -> None:
+        self.said = io.StringIO()
+        self.store = Store.open(folder / "kv.duckdb")
+        self.setup = Setup(Config(**config), RULES)
+        self.lookout = Lookout(self.setup, Voice(self.said, for_journal=False), machine.procfs)
+        self.now_s = 0.0
+        self.pipeline = Pipeline("chat", Ids(), RULES)
+        for index in (0, 1):
+            self.pipeline.take([Stats(T0, 100, index, None, 1.0, 1.0, 1, 0, 0.1)])
+        self.store.commit(Batch(**self.pipeline.harvest()._asdict()))
+        self.lookout.begin(self.store, T0)
+
+    def look(self) -> None:
+        self.lookout.poll(self.now_s, T0 + self.now_s, [self.pipeline])
+
+    def until(self, holds: Callable[[], object]) -> None:
+        def looked() -> object:
+            self.look()
+            return holds()
+
+        until(looked)
+
+    def commit(self) -> Batch:
+        batch = self.lookout.joined(Batch())
+        self.store.commit(batch)
+        return batch
+
+    def reading(self) -> Batch:
+        """Look until the GPUs have answered, and store that."""
+        self.until(lambda: self.lookout._batch.gpu_samples)
+        return self.commit()
+
+    def close(self) -> None:
+        self.lookout.close()
+        gpus = self.lookout._gpus
+        until(lambda: gpus is None or not gpus.is_stuck())
+        self.store.close()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    host = Host(tmp_path)
+    host.add(100, 1, "vllm serve m", "vllm", anon_kib=2048 * 1024)
+    host.add(110, 100, "VLLM::EngineCore_DP0", "VLLM::EngineCor", anon_kib=1024 * 1024)
+    host.add(120, 100, "VLLM::EngineCore_DP1", "VLLM::EngineCor", anon_kib=1024 * 1024)
+    host.add(900, 1, "python3 train.py --key hunter2")
+    host.limit("vllm.service", max=f"{32 << 30}\n", events="oom_kill 0\n")
+    return host
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    driver = Driver(tmp_path, 2)
+    for name in ("LD_LIBRARY_PATH", "NVML_STUB"):
+        monkeypatch.setenv(name, driver.environment[name])
+    return driver
+
+
+@pytest.fixture
+def seat(tmp_path: Path, host: Host, driver: Driver) -> Iterator[Seat]:
+    seat = Seat(tmp_path, host)
+    yield seat
+    seat.close()
+
+
+def test_memory_is_told_to_engines_and_strangers(seat: Seat, driver: Driver) -> None:
+    driver.set(**{"0.procs": f"110:{60 << 30},900:{2 << 30}", "1.procs": f"120:{60 << 30}"})
+    seat.reading()
+    rows = seat.store.read("SELECT gpu, engines_mib, others_mib, processes, other_pid FROM gpu_samples ORDER BY gpu")
+    assert rows == [(UUID.format(0), 61_440, 2048, 2, 900), (UUID.format(1), 61_440, 0, 1, None)]
+    sql = "SELECT pid, name, p.source, label FROM gpu_processes p LEFT JOIN engines USING (engine_id) ORDER BY pid"
+    assert seat.store.read(sql) == [
+        (110, "VLLM::EngineCor", "chat", "chat/0"),
+        (120, "VLLM::EngineCor", "chat", "chat/1"),
+        (900, "python3", None, None),
+    ]
+    assert [gpu.holders for gpu in seat.lookout.gpus()] == ["chat 60.0, python3[900] 2.0", "chat 60.0"]
+
+
+def test_the_memory_of_a_server_is_stored_with_its_limit(seat: Seat) -> None:
+    seat.reading()
+    assert seat.store.read("SELECT source, rss_mib, limit_mib, oom_kills, processes, pid FROM host_samples") == [
+        ("chat", 4096.0, 32_768.0, 0, 3, 100)
+    ]
+
+
+def test_device_memory_is_found_for_an_engine(seat: Seat, driver: Driver) -> None:
+    driver.set(**{"0.procs": f"110:{60 << 30}", "1.procs": f"120:{60 << 30}", "1.used": 50_000 << 20})
+    seat.reading()
+    seat.now_s += 30
+    driver.set(**{"1.used": 50_100 << 20})
+    seat.reading()
+    assert seat.store.device_memory("chat/1", T0 - 60, T0 + 60) == (50_000.0, 50_100.0, 81_559.0)
+    assert seat.store.device_memory("chat/0", T0 - 60, T0 + 60) == (70_000.0, 70_000.0, 81_559.0)
+    assert seat.store.device_memory("somebody/0", T0 - 60, T0 + 60) == (50_000.0, 50_100.0, 81_559.0)
+    assert seat.store.device_memory("chat/0", T0 + 6000, T0 + 7000) is None
+
+
+def test_processes_are_written_when_they_change_and_now_and_then(seat: Seat, driver: Driver) -> None:
+    driver.set(**{"0.procs": f"110:{60 << 30}"})
+    counts = []
+    for used in (60 << 10, 60 << 10, (60 << 10) + 10, (60 << 10) + 80, (60 << 10) + 80):
+        driver.set(**{"0.procs": f"110:{used << 20}"})
+        batch = seat.reading()
+        counts.append((len(batch.gpu_samples), len(batch.gpu_processes), len(batch.gpus)))
+        seat.now_s += 30
+    assert counts == [(2, 1, 2), (2, 0, 0), (2, 0, 0), (2, 1, 1), (2, 0, 0)]
+    later = 0
+    while not seat.reading().gpu_processes:
+        seat.now_s += 30
+        later += 1
+    assert later == 18  # ten minutes after the last time
+
+
+def test_states_are_told_once_and_when_they_are_over(seat: Seat, driver: Driver) -> None:
+    seat.reading()
+    driver.set(**{"1.err": LOST})
+    for _ in range(3):
+        seat.now_s += 30
+        seat.reading()
+    assert seat.said.getvalue().count("gpu 1: lost") == 1
+    assert [gpu.state for gpu in seat.lookout.gpus()] == ["ok", "lost"]
+    assert [gpu.memory_used_mib for gpu in seat.lookout.gpus()] == [70_000.0, None]
+    assert seat.store.read("SELECT state FROM gpus ORDER BY device_index") == [("ok",), ("lost",)]
+    driver.heal()
+    seat.now_s += 30
+    seat.reading()
+    assert seat.said.getvalue().endswith("gpu 1: in order again\n")
+
+
+def test_what_a_field_lacks_is_said_once(seat: Seat, driver: Driver) -> None:
+    driver.set(util="-")
+    for _ in range(2):
+        seat.reading()
+        seat.now_s += 30
+    assert seat.said.getvalue().count("utilisation cannot be read (NVML error 3)") == 1
+    assert seat.store.read("SELECT DISTINCT util_share FROM gpu_samples") == [(None,)]
+
+
+def test_without_a_driver_rules_have_no_source_and_one_line_says_why(seat: Seat, driver: Driver) -> None:
+    driver.remove()
+    gpus = seat.lookout._gpus
+    assert gpus is not None
+    for _ in range(3):
+        before_s = gpus._retry_s
+        seat.until(partial(lambda retry_s: gpus._retry_s > retry_s, before_s))
+        seat.now_s += 60
+    assert seat.said.getvalue().count("gpu: there is no NVIDIA driver") == 1
+    without = {rule.rule: rule.state for rule in seat.lookout.without_source()}
+    assert set(without) == {"gpu-memory-growth", "gpu-skew", "gpu-lost"}
+    assert set(without.values()) == {RuleState.NO_SOURCE}
+    assert "install the driver" in seat.lookout.note()
+
+
+def test_nothing_is_watched_that_is_switched_off(tmp_path: Path, host: Host, driver: Driver) -> None:
+    off = SamplerConfig.model_validate({"enabled": "no"})
+    seat = Seat(tmp_path, host, gpu=off, host=off)
+    for _ in range(5):
+        seat.look()
+        seat.now_s += 30
+    assert seat.lookout._gpus is None
+    assert not any(seat.commit())
+    assert list(seat.lookout.gpus()) == []
+    seat.close()
+
+
+def test_alerts_go_on_after_the_store_was_opened_anew(tmp_path: Path, host: Host, driver: Driver) -> None:
+    seat = Seat(tmp_path, host)
+    seat.reading()
+    driver.set(**{"1.err": LOST})
+    for _ in range(5):
+        seat.now_s += 30
+        seat.reading()
+    fired = seat.store.alert_events()
+    assert [(event.key.rule, event.key.scope) for event in fired] == [("gpu-lost", f"gpu/{UUID.format(1)}")]
+    seat.lookout.forget()
+    seat.lookout.begin(seat.store, T0 + seat.now_s)
+    for _ in range(3):
+        seat.now_s += 30
+        seat.reading()
+    assert seat.store.alert_events() == fired
+    driver.heal()
+    for _ in range(5):
+        seat.now_s += 30
+        seat.reading()
+    assert [event.state.value for event in seat.store.alert_events()] == ["firing", "resolved"]
+    seat.close()
+
+
+def test_a_gpu_that_was_not_seen_for_a_day_is_expected_no_more(tmp_path: Path, host: Host, driver: Driver) -> None:
+    seat = Seat(tmp_path, host)
+    seat.reading()
+    driver.set(**{"1.err": LOST})
+    for _ in range(5):
+        seat.now_s += 30
+        seat.reading()
+    seat.lookout.close()
+    later = Lookout(seat.setup, Voice(seat.said, for_journal=False), host.procfs)
+    later.begin(seat.store, T0 + 2 * 86_400)
+    batch = later.joined(Batch())
+    assert [(event.reason, event.key.rule) for event in batch.alert_events] == [("source removed", "gpu-lost")]
+    assert len(batch.over) == 1
+    later.close()
+    seat.close()
