@@ -4,6 +4,7 @@ import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -39,6 +40,24 @@ def _label(text: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_label)]
+
+
+def _page(text: str) -> str:
+    wanted = "must be the http or https address of vLLM's /metrics, with its host and port"
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise ValueError(wanted) from None
+    if "@" in parts.netloc:
+        raise ValueError("must not hold a name or password: leave /metrics open to this host")
+    plain = text.isascii() and text.isprintable() and " " not in text
+    if not plain or parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ValueError(wanted)
+    return text
+
+
+PageUrl = Annotated[str, AfterValidator(_page)]
 
 
 def _secret_name(text: str) -> str:
@@ -82,7 +101,8 @@ class SourceConfig(_Frozen):
     """Glob patterns."""
     journal: str | None = None
     docker: str | None = None
-    metrics: str | None = None
+    metrics: PageUrl | None = None
+    """Where its vLLM serves /metrics; asked every 10 s."""
     timezone: str | None = None
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from math import log, sqrt
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kvlogd.model import Stats
 
@@ -31,7 +31,10 @@ KEPT = 400
 _BINS = [min(r, 8) if r <= 8 else min(43, 8 + int(log(r / 8) / log(1.15))) for r in range(4096)]
 
 
-def newest(records: Sequence[Stats], count: int) -> list[Stats]:
+Record = TypeVar("Record")
+
+
+def newest(records: Sequence[Record], count: int) -> list[Record]:
     """Return the last records of a sequence that is cheap to index at its end, oldest first."""
     return [records[i] for i in range(-min(count, len(records)), 0)]
 
@@ -274,8 +277,9 @@ class Spell(NamedTuple):
 class Spells:
     """The idle spells of one run: the latest whole, older ones thinned out, and the stretch that stays raised."""
 
-    def __init__(self, rises_by: float) -> None:
+    def __init__(self, rises_by: float, drop: float = DROP) -> None:
         self._rises_by = rises_by
+        self._drop = drop
         self._worked = True
         self._stride = 1
         self.count = 0
@@ -308,13 +312,13 @@ class Spells:
     def _extend(self, last: Spell, at_s: float, usage: float) -> None:
         spell = Spell(last.start_s, at_s, min(last.usage, usage))
         self.latest[-1] = spell
-        if usage < last.usage - DROP:
+        if usage < last.usage - self._drop:
             self.last_drop = self.count
         self._level(spell, anew=False)
 
     def _begin(self, last: Spell | None, spell: Spell) -> None:
         if last is not None:
-            if spell.usage < last.usage - DROP:
+            if spell.usage < last.usage - self._drop:
                 self.last_drop = self.count + 1
             if self.count % self._stride == 0:
                 self.past.append(last)
@@ -325,11 +329,11 @@ class Spells:
         self._level(spell, anew=True)
 
     def _level(self, spell: Spell, *, anew: bool) -> None:
-        if self.lowest is None or spell.usage < self.lowest - DROP:
+        if self.lowest is None or spell.usage < self.lowest - self._drop:
             self.at_lowest = 0
         if self.lowest is None or spell.usage < self.lowest:
             self.lowest = spell.usage
-        self.at_lowest += spell.usage <= self.lowest + DROP
+        self.at_lowest += spell.usage <= self.lowest + self._drop
         if spell.usage < self.lowest + self._rises_by - 1e-9:
             self.raised = []
         elif anew or not self.raised:
@@ -340,8 +344,8 @@ class Spells:
             self.raised[-1] = spell
 
 
-def climbs(raised: Sequence[Spell]) -> bool:
+def climbs(raised: Sequence[Spell], step: float = PRINT_STEP) -> bool:
     """Return whether each third of some spells lies wholly above the third before."""
     n = len(raised)
     least = [min(s.usage for s in raised[i * n // 3 : (i + 1) * n // 3]) for i in range(3)]
-    return all(b >= a + 2 * PRINT_STEP for a, b in pairwise(least))
+    return all(b >= a + 2 * step for a, b in pairwise(least))

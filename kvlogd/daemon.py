@@ -205,7 +205,7 @@ class Daemon:
         if now_s < self._retry_at_s or self.store is None:
             return
         try:
-            self.intake = Intake(self.setup, self.store, now_s)
+            self.intake = Intake(self.setup, self.store, now_s, self._clock)
             self._dispatch.take_up(self.setup, self.store, self._clock.wall_s())
             self._lookout.begin(self.store, self._clock.wall_s())
         except StoreError as error:
@@ -307,7 +307,7 @@ class Daemon:
             self._notifier.status("the store fails: see the journal")
             return
         health = self.intake.health()
-        self._herald.fares(health, now_s, wall_s)
+        self._herald.fares([*health, *self.intake.eyes()], now_s, wall_s)
         self._herald.idle(self.intake.without_evidence())
         self._watch.follow(self.intake.folders() if self.setup.config.watch else set(), now_s)
         behind = sum(one.behind_bytes or 0 for one in health)

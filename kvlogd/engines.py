@@ -8,7 +8,7 @@ Does not promise: to see a restart that prints nothing, keeps its process id and
 from collections.abc import Iterable, Mapping
 from itertools import chain, count
 
-from kvlogd.model import Engine, Event, EventKind, Run, Stats
+from kvlogd.model import Engine, Event, EventKind, Run, Scrape, Stats
 
 STARTS = frozenset({EventKind.BANNER, EventKind.ARGS, EventKind.ENGINE_START, EventKind.SERVER_START})
 ENDINGS = {EventKind.CRASH: "crash", EventKind.STOP: "stop", EventKind.KILLED: "killed"}
@@ -63,6 +63,8 @@ class Life:
         self.run = run
         self.has_connector = False
         """A KV connector is configured or at work: blocks may be pinned by leases."""
+        self.is_scraped = False
+        """/metrics told of it."""
 
 
 class Server:
@@ -85,6 +87,8 @@ class Server:
         self.ending: str | None = None
         """Why the present life ends, if its log says so."""
         self.last_s = float("-inf")
+        self.has_spoken = False
+        """A record of the present lives stood in the log; else only /metrics told of them."""
 
 
 class Fleet:
@@ -110,12 +114,43 @@ class Fleet:
         if server is None:
             server = self._meet(stats.pid, stats.ts_s)
             server.has_front |= server.starting_pid not in (None, stats.pid)
-        elif not server.lives and not server.has_front and server.starting_pid not in (None, stats.pid):
+        elif not server.has_spoken and not server.has_front and server.starting_pid not in (None, stats.pid):
             self._part(server)
         server.last_s = stats.ts_s
+        server.has_spoken = True
         key = (stats.engine_index or 0) if stats.engines is None else None
+        if key is None and (stats.engines or 0) < 2 and set(server.lives) == {0}:
+            key = 0  # the sum of one engine, which /metrics has told of before
         life = server.lives.get(key)
-        return life or self._begin(server, key, stats)
+        return life or self._begin(server, key, stats.ts_s)
+
+    def life_scraped(self, scrape: Scrape, at_s: float) -> Life | None:
+        """Return the life that a scrape belongs to at a time of the log, beginning one where the log told of none yet.
+
+        None where the log is that of several servers, for nobody can say which of them /metrics is of.
+        """
+        alive = [server for server in self._servers if server.lives] or self._servers or [self._add(None)]
+        if len(alive) > 1:
+            return None
+        server = alive[0]
+        is_sum = scrape.is_alone and set(server.lives) == {None}
+        index = None if is_sum else scrape.engine_index
+        known = server.lives.get(index)
+        if known is not None and known.is_scraped and scrape.restarted:
+            # another process, and the log did not say so: else this life would be new to /metrics
+            self._end(server, "restart", at_s)
+            server.pid = known = None
+        life = known or self._begin(server, index, at_s)
+        life.is_scraped = True
+        self._complete(life, scrape)
+        return life
+
+    def _complete(self, life: Life, scrape: Scrape) -> None:
+        """Learn the size of the pool where the log does not give it; of several engines 0.9.0 tells the sum."""
+        run = life.run
+        if run.blocks is None and scrape.blocks and scrape.is_alone:
+            life.run = run._replace(blocks=scrape.blocks, block_size=run.block_size or scrape.block_size)
+            self.changed_runs[run.run_id] = life.run
 
     def adopt(self, engine: Engine, run: Run) -> Life:
         """Take up a life that the store knows and that goes on; its next record tells its process id."""
@@ -145,7 +180,7 @@ class Fleet:
         if known is not None:
             return known
         for server in reversed(self._servers):
-            if server.starting_s is not None and not server.lives:
+            if server.starting_s is not None and not server.has_spoken:
                 return server
         if not self._servers:
             return self._add(None)
@@ -154,7 +189,7 @@ class Fleet:
     def _meet(self, pid: int | None, ts_s: float) -> Server:
         """Return the server of a process id not seen before: a restart of a known one, or another server."""
         for server in self._servers:
-            unbound = not server.lives or server.pid is None
+            unbound = not server.has_spoken or server.pid is None
             if unbound or ts_s - server.last_s > CONCURRENT_S or server.ending:
                 if not unbound:
                     self._end(server, server.ending or "restart", ts_s)
@@ -181,12 +216,17 @@ class Fleet:
         server.facts, server.has_connector = server.before
 
     def _starting(self, server: Server, event: Event) -> None:
-        if server.lives:
+        if server.lives and not self._is_late(server, event):
             self._end(server, server.ending or "restart", event.ts_s)
         if server.starting_s is None:
             server.starting_s = event.ts_s
         if event.kind is not EventKind.ENGINE_START:  # the engine core has a process of its own
             server.starting_pid = event.pid
+
+    def _is_late(self, server: Server, event: Event) -> bool:
+        """Return whether a start-up line is that of the present life, which /metrics told of before it was read."""
+        begun_s = min(life.run.started_s for life in server.lives.values())
+        return not server.has_spoken and event.ts_s is not None and event.ts_s <= begun_s
 
     def _end(self, server: Server, reason: str, ts_s: float | None) -> None:
         """End the present life of a server's engines; its facts go with it."""
@@ -201,11 +241,12 @@ class Fleet:
         server.has_connector = False
         server.ending = None
         server.starting_s = server.starting_pid = None
+        server.has_spoken = False
 
-    def _begin(self, server: Server, index: int | None, stats: Stats) -> Life:
+    def _begin(self, server: Server, index: int | None, at_s: float) -> Life:
         label = f"{server.name}/{'all' if index is None else index}"
         engine = self._ids.engine(self.source, label, index)
-        started_s = stats.ts_s if server.starting_s is None else server.starting_s
+        started_s = at_s if server.starting_s is None else server.starting_s
         run = self._ids.run(engine, started_s, server.starting_s is not None)
         life = server.lives[index] = Life(engine, run._replace(**server.facts))  # type: ignore[arg-type]
         life.has_connector = server.has_connector

@@ -1,15 +1,19 @@
-"""One source of the config at work: its tailer, and a stream for each log that the tailer finds."""
+"""One source of the config at work: its tailer, a stream for each log that the tailer finds, and its /metrics."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from kvlogd.piece import Health, Tailer
+from kvlogd.scrape import Scraper
 from kvlogd.stream import Reaped, Stream
 
 PASS_S = 3.0
 """How often silence is looked for."""
 FAR_BEHIND_BYTES = 1 << 20
 
+NEAR_BYTES = 1 << 20
+"""A log of which no more is unread is read to the present: what /metrics tells now belongs to it as it stands."""
+SHARED = "the log is that of several servers: make each a source of its own, with its own /metrics"
 SEEING = ("reading", "waiting")
 """States of a tailer in which a silent log is silent; in others it is kvlogd that does not see it."""
 
@@ -18,15 +22,29 @@ Revive = Callable[[str], tuple[Stream, Iterator[None]]]
 
 
 class Feed:
-    """Reads one source. `logs` are those that the store knows already: they stand as they stood before any is read."""
+    """Reads one source. `logs` are those that the store knows already: they stand as they stood before any is read.
 
-    def __init__(self, name: str, tailer: Tailer, revive: Revive, logs: Iterable[str]) -> None:
+    A source that has one log, called like itself, can be told of by `scraper` before its log says anything.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tailer: Tailer,
+        revive: Revive,
+        logs: Iterable[str],
+        scraper: Scraper | None = None,
+        *,
+        has_one_log: bool = False,
+    ) -> None:
         self.name = name
+        self.scraper = scraper
+        self._has_one_log = has_one_log
+        self._is_shared = False
+        """The log is that of several servers: whose /metrics it is, nobody knows."""
         self.streams: dict[str, Stream] = {}
         self._tailer = tailer
         self._revive = revive
-        self._spoke: set[str] = set()
-        """Logs that had something new since time passed last."""
         self._pass_at_s = float("-inf")
         self._behind: set[str] = set()
         """Logs of which not all was read that was there at the start."""
@@ -56,15 +74,27 @@ class Feed:
         for log in self._behind - spoke:
             self.streams[log].caught_up(now_s)
         self._behind &= spoke
-        self._spoke |= spoke
+        if self.scraper is not None and self.scraper.is_waiting():
+            self._hand_on(self.scraper)
         if now_s >= self._pass_at_s:
             self._pass_at_s = now_s + PASS_S
             self._let_time_pass(now_s)
         return sum(len(piece.data) or 1 for piece in pieces)
 
+    def _hand_on(self, scraper: Scraper) -> None:
+        """Give what /metrics told to the log that tells of the same server: the latest that is read to its end."""
+        behind = {health.log for health in self._tailer.health() if (health.behind_bytes or 0) > NEAR_BYTES}
+        if not self.streams and self._has_one_log:
+            for _ in self._begin(self.name):
+                pass  # it has no past
+        read = [stream for log, stream in self.streams.items() if log not in behind and log not in self._behind]
+        if read:
+            latest = max(read, key=lambda stream: stream.pipeline.now_s or 0.0)
+            placed = [latest.scraped(scrape) for scrape in scraper.taken()]
+            self._is_shared = not all(placed)
+
     def _let_time_pass(self, now_s: float) -> None:
-        spoke, self._spoke = self._spoke, set()
-        due = [stream for log, stream in self.streams.items() if log not in spoke and stream.is_due(now_s)]
+        due = [stream for stream in self.streams.values() if stream.is_due(now_s)]
         if due:
             # while there is something to read, a log is not silent
             found = self._tailer.health()
@@ -109,6 +139,15 @@ class Feed:
         """Return how its logs fare."""
         return self._tailer.health()
 
+    def eye(self) -> Health | None:
+        """Return how asking for /metrics fares; None where it is not asked for."""
+        if self.scraper is None:
+            return None
+        found = self.scraper.health()
+        return found._replace(state="unreadable", mend=SHARED) if self._is_shared else found
+
     def close(self) -> None:
-        """Let go of files and children."""
+        """Let go of files, children and threads."""
         self._tailer.close()
+        if self.scraper is not None:
+            self.scraper.close()

@@ -5,11 +5,13 @@ Knows SQL and the tables, and no database: who inherits from it runs the queries
 
 import heapq
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from kvlogd import alerting, bookkeeping, rows, statements, telemetry
 from kvlogd.alerts import Standing
-from kvlogd.model import AlertEvent, Engine, Event, Gap, Run, Sight, Stats
+from kvlogd.model import AlertEvent, Engine, Event, Gap, Run, Scrape, Sight, Stats
 from kvlogd.outbox import Case, Notice, NoticeState, Silence
 from kvlogd.reading import Gpu, GpuSample, HostSample
 from kvlogd.rows import Memory, Position
@@ -107,10 +109,11 @@ class History:
         )
         yield from (Stats(*row) for row in self._stream(sql, [run_id, since_s]))
 
-    def lines_of(self, run_id: int, after_s: float | None = None) -> Iterator[Stats | Event]:
-        """Yield the samples and events of one run in order of time, those behind `after_s` where it is given."""
-        samples: Iterator[Stats | Event] = self.samples_of(run_id, after_s)
-        merged = heapq.merge(samples, self.events_of(run_id), key=lambda line: line.ts_s or 0.0)
+    def lines_of(self, run_id: int, after_s: float | None = None) -> Iterator[Stats | Event | Scrape]:
+        """Yield what is stored of one run in order of time, from behind `after_s` on where it is given."""
+        samples: Iterator[Stats | Event | Scrape] = self.samples_of(run_id, after_s)
+        scrapes = self.scrapes_of(run_id, after_s)
+        merged = heapq.merge(samples, self.events_of(run_id), scrapes, key=lambda line: line.ts_s or 0.0)
         yield from (line for line in merged if after_s is None or (line.ts_s or 0.0) > after_s)
 
     def events_of(self, run_id: int) -> list[Event]:
@@ -129,6 +132,23 @@ class History:
     def starts(self, label: str, start_s: float, end_s: float) -> list[float]:
         """Return when lives of an engine began in a time, but for its first life."""
         return [at_s for (at_s,) in self.read(_STARTS, [label, start_s, end_s])]
+
+    def scrapes_of(self, run_id: int, since_s: float | None = None) -> Iterator[Scrape]:
+        """Yield what /metrics told of one run, from `since_s` on, oldest first."""
+        times = "epoch(ts) AS at, * EXCLUDE (ts, engine_id, run_id)"
+        since = "WHERE run_id = ? AND ts >= coalesce(to_timestamp(?::DOUBLE), '-infinity'::TIMESTAMPTZ) ORDER BY ts"
+        sql = f"SELECT {times} REPLACE (epoch(since) AS since) FROM scrapes {since}"  # noqa: S608
+        spreads = groupby(
+            self._stream(f"SELECT {times} FROM latency {since}", [run_id, since_s]),  # noqa: S608
+            key=itemgetter(0),
+        )
+        latest = next(spreads, None)
+        for row in self._stream(sql, [run_id, since_s]):
+            its: list[tuple[Any, ...]] = []
+            if latest is not None and latest[0] == row[0]:
+                its = list(latest[1])
+                latest = next(spreads, None)
+            yield rows.scrape(row, its)
 
     def gpus(self) -> list[Gpu]:
         """Return the GPUs that were read."""

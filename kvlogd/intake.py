@@ -8,21 +8,24 @@ import itertools
 import os
 from collections.abc import Callable, Iterable
 from datetime import tzinfo
+from functools import partial
 from pathlib import Path
 
 from kvlogd import alerts, memory
 from kvlogd.alerts import Standing
+from kvlogd.clock import Clock
 from kvlogd.config import SourceConfig
 from kvlogd.container import ContainerTail
 from kvlogd.feed import Feed
+from kvlogd.harvest import Harvest
 from kvlogd.inquiry import inquire
 from kvlogd.journal import Journal
 from kvlogd.model import AlertEvent, AlertState
 from kvlogd.piece import Health, Tailer
-from kvlogd.pipeline import Harvest
 from kvlogd.reading import GPU_SOURCE, HOST_SOURCE
 from kvlogd.revival import Revival
 from kvlogd.rows import Batch, Memory, Position
+from kvlogd.scrape import Scraper
 from kvlogd.setup import Setup
 from kvlogd.source import shown
 from kvlogd.stamp import HOST_ZONE, zone
@@ -39,12 +42,13 @@ MEMORY_S = 900.0
 class Intake:
     """The sources at work."""
 
-    def __init__(self, setup: Setup, store: Store, now_s: float) -> None:
+    def __init__(self, setup: Setup, store: Store, now_s: float, clock: Clock | None = None) -> None:
         self._code = memory.code(setup.rules)
         revival = Revival(store, setup.rules, self._code)
         places = store.places()
         logs = revival.logs() | {place.source for place in places}
-        self.feeds = [_feed(source, revival, places, logs) for source in setup.config.sources]
+        clock = clock or Clock()
+        self.feeds = [_feed(source, revival, places, logs, clock) for source in setup.config.sources]
         self._left = revival.standings_without([GPU_SOURCE, HOST_SOURCE, *(stream.log for stream in self.streams())])
         """Alerts about logs that no source names any more; they end with the first batch."""
         self._remembered_s: dict[str, float] = {}
@@ -100,6 +104,10 @@ class Intake:
         """Return how all logs fare."""
         return [health for feed in self.feeds for health in feed.health()]
 
+    def eyes(self) -> list[Health]:
+        """Return how asking for /metrics fares."""
+        return [eye for feed in self.feeds if (eye := feed.eye()) is not None]
+
     def totals(self) -> tuple[int, int]:
         """Return how many engines are alive, and how many alerts fire."""
         pipelines = [stream.pipeline for stream in self.streams()]
@@ -126,11 +134,19 @@ class Intake:
             feed.close()
 
 
-def _feed(source: SourceConfig, revival: Revival, places: Iterable[Position], logs: Iterable[str]) -> Feed:
+def _feed(
+    source: SourceConfig, revival: Revival, places: Iterable[Position], logs: Iterable[str], clock: Clock
+) -> Feed:
     mine = [log for log in logs if log == source.name or log.startswith(f"{source.name}/")]
     kept = [place for place in places if place.source in mine]
     in_zone: tzinfo = HOST_ZONE if source.timezone is None else zone(source.timezone)
-    return Feed(source.name, _tailer(source, kept), lambda log: revival.stream(log, in_zone), mine)
+    scraper = None if source.metrics is None else Scraper(source.name, source.metrics, clock)
+    tailer, has_one_log = _tailer(source, kept), not source.files or _is_one_file(source)
+    return Feed(source.name, tailer, partial(revival.stream, zone=in_zone), mine, scraper, has_one_log=has_one_log)
+
+
+def _is_one_file(source: SourceConfig) -> bool:
+    return len(source.files) == 1 and not glob.has_magic(source.files[0])
 
 
 def _tailer(source: SourceConfig, places: list[Position]) -> Tailer:
@@ -147,7 +163,7 @@ def _name_of(source: SourceConfig) -> Callable[[Path], str]:
 
     Others are called by their path below what all patterns have in common: no two have the same, whatever comes later.
     """
-    if len(source.files) == 1 and not glob.has_magic(source.files[0]):
+    if _is_one_file(source):
         return lambda _base: source.name
     root = os.path.commonpath([_fixed_part(pattern) for pattern in source.files])
     return lambda base: f"{source.name}/{shown(os.path.relpath(base, root))}"
@@ -176,4 +192,5 @@ def _joined(reaped: list[Reaped], memories: list[Memory], left: list[Standing]) 
         gaps=[gap for got in reaped for gap in got.gaps],
         positions=[position for got in reaped for position in got.positions],
         memories=memories,
+        scrapes=[scrape for h in harvests for scrape in h.scrapes],
     )

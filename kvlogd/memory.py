@@ -23,7 +23,19 @@ from kvlogd.rules import Rule
 _OTHERS = {("collections", "deque"), ("collections", "Counter"), ("builtins", "dict"), ("builtins", "set")}
 _HOMES = {
     f"kvlogd.{name}"
-    for name in ("agenda", "alerts", "course", "curve", "engines", "evaluate", "ladder", "model", "pace")
+    for name in (
+        "agenda",
+        "alerts",
+        "course",
+        "curve",
+        "engines",
+        "evaluate",
+        "eyes",
+        "ladder",
+        "model",
+        "pace",
+        "track",
+    )
 } | {"kvlogd.pipeline", "kvlogd.window"}
 """Modules of plain state. None that opens, runs or writes anything may stand here."""
 _BROKEN = (

@@ -126,6 +126,58 @@ class Event(NamedTuple):
     model: str | None = None
 
 
+class Latency(StrEnum):
+    """Which of vLLM's times a histogram holds. The values are those of the store's `latency.metric`."""
+
+    TTFT = "ttft"
+    ITL = "itl"
+    E2E = "e2e"
+    QUEUE = "queue"
+    PREFILL = "prefill"
+
+
+class Spread(NamedTuple):
+    """One latency between two scrapes. Percentiles are interpolated in vLLM's buckets, as Prometheus does it."""
+
+    metric: Latency
+    times: float
+    """How many were timed."""
+    sum_s: float
+    p50_s: float | None
+    p95_s: float | None
+    p99_s: float | None
+
+
+class Scrape(NamedTuple):
+    """What one engine's /metrics told: gauges as they stand, counters since the scrape before."""
+
+    ts_s: float
+    engine_index: int
+    since_s: float | None
+    """Time of the scrape before; None for the first one, whose counters tell nothing yet."""
+    kv_usage: float | None = None
+    running: int | None = None
+    waiting: int | None = None
+    waiting_capacity: int | None = None
+    waiting_deferred: int | None = None
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    preemptions: float | None = None
+    prefix_queries: float | None = None
+    """Tokens looked up in the prefix cache, and those found there."""
+    prefix_hits: float | None = None
+    finished: float | None = None
+    """Requests that ended, those that their clients gave up among them."""
+    aborted: float | None = None
+    restarted: bool = False
+    """The process is another one than at the scrape before: counters count from its start."""
+    blocks: int | None = None
+    block_size: int | None = None
+    is_alone: bool = True
+    """No other engine stood on the page."""
+    latencies: tuple[Spread, ...] = ()
+
+
 class Engine(NamedTuple):
     """One engine: the thing that owns a KV-cache pool."""
 

@@ -41,6 +41,8 @@ EVIDENCE = {
     "generation_tps": ("tokens generated a second", "count"),
     "frozen_for": ("records repeat bit by bit since", "duration"),
     "blind_for": ("no stats record for", "duration"),
+    "log_stopped_for": ("/metrics counts tokens, the log has no record of them for", "duration"),
+    "metrics_frozen_for": ("the log tells of tokens, /metrics counts none for", "duration"),
     "unread_share": ("stats-like lines that could not be read", "share"),
     "standstill_for": ("no throughput for", "duration"),
     "events": ("events in the span", "count"),
@@ -258,6 +260,9 @@ def _until_full(evidence: Mapping[str, float]) -> str:
     return f"{about} ({low} to {high})" if low != high else about
 
 
+_ONE_NUMBER = (
+    "oom_kills", "lost_for", "frozen_for", "log_stopped_for", "metrics_frozen_for", "blind_for", "unread_share",
+)  # fmt: skip
 _HEADLINES = (
     ({"shift", "lost_per_h", "running_low", "running_high"}, _leak),
     ({"idle_usage", "spells"}, _residue),
@@ -278,7 +283,7 @@ _HEADLINES = (
     ({"own_held", "siblings_held", "siblings", "siblings_running", "running"}, _full_rank),
     ({"grown_mib_per_h", "used_mib"}, _growth),
     ({"own_clock_mhz", "siblings_clock_mhz", "siblings"}, _slow_gpu),
-    *(({name}, _one_number(name)) for name in ("oom_kills", "lost_for", "frozen_for", "blind_for", "unread_share")),
+    *(({name}, _one_number(name)) for name in _ONE_NUMBER),
 )
 """What is said of a finding, by the evidence that it takes to say it."""
 

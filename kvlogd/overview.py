@@ -55,7 +55,7 @@ def status_of(
         store_bytes=store.stat().st_size if store.exists() else None,
         memory_bytes=resident_bytes(),
         uncommitted=0 if intake is None else intake.pending(),
-        sources=tuple(_sources({stream.log: stream for stream in streams}, health)),
+        sources=(*_sources({stream.log: stream for stream in streams}, health), *_pages(intake)),
         engines=tuple(engine for stream in streams for engine in _engines(stream.pipeline, at_s)),
         rules=(
             *(rule for stream in streams for rule in _rules(stream.pipeline.at_work())),
@@ -94,6 +94,14 @@ def _sources(streams: dict[str, Stream], health: dict[str, Health]) -> Iterator[
             lag_bytes=fares.behind_bytes if fares is not None else None,
             unparsed=sum(stream.unread()) if stream is not None else 0,
         )
+
+
+def _pages(intake: Intake | None) -> Iterator[SourceStatus]:
+    """Yield the /metrics that are asked for, each as a source beside its log; its records are the pages read."""
+    for feed in [] if intake is None else intake.feeds:
+        if (fares := feed.eye()) is not None and feed.scraper is not None:
+            state = feed.scraper.state
+            yield SourceStatus(fares.log, _state(fares), state.pages, last_s=state.last_s, unparsed=state.unread)
 
 
 def _state(health: Health | None) -> SourceState:

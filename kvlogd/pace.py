@@ -5,17 +5,19 @@ longer contexts and a colder prefix cache all make it longer, so some records ar
 had *no less* of each: of those, the nearest. Nothing is fitted and nothing extrapolated. Load is measured twice: by
 what runs, for clients that wait for their answers, and by the work done, for requests that come at a rate of their
 own: there a slower engine has more of them running, and so never sees its old load again.
-Evidence is counted in records, at two lengths at once: slowness may take minutes or weeks.
+Evidence is counted in records, at two lengths at once: slowness may take minutes or weeks. Where /metrics is read, the
+time between two tokens is measured and not inferred: the same comparison on it sees less, and sees it sooner.
 """
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from math import log
-from typing import NamedTuple
+from operator import mul
+from typing import Any, NamedTuple
 
 from kvlogd.course import Part, part_of
 from kvlogd.curve import median
-from kvlogd.model import Stats
+from kvlogd.model import Latency, Scrape, Stats
 
 CROWDED = 0.9
 """Usage from which on requests are evicted and computed anew: that is another fault than slowness."""
@@ -78,6 +80,45 @@ def row_of(part: Part, least_running: float) -> Row | None:
         prompt_tps / max(HIDDEN, 1.0 - part.hit_rate),
         running / part.generation_tps,
         (part.squares / n - mean * mean) / mean,
+    )
+
+
+LEAST_TIMES = 3.0
+"""Tokens that must have been timed in a scrape, on average."""
+
+
+def row_of_scrapes(scrapes: Sequence[Scrape], least_running: float) -> Row | None:
+    """Return the row of some consecutive scrapes; None where something else than their load sets the pace.
+
+    What runs is the time that tokens took by the time that passed: the mean of what decoded, with nothing missed
+    between the scrapes.
+    """
+    n = len(scrapes)
+    passed_s = sum([one.ts_s - one.since_s for one in scrapes if one.since_s is not None])
+    itl = [spread for one in scrapes for spread in one.latencies if spread.metric is Latency.ITL]
+    times, token_s = sum([one.times for one in itl]), sum([one.sum_s for one in itl])
+    counts = [one.running or 0 for one in scrapes]
+    usages = [one.kv_usage or 0.0 for one in scrapes]
+    if not passed_s or times < LEAST_TIMES * n or token_s < 0.8 * least_running * passed_s or max(usages) >= CROWDED:
+        return None
+    halted = sum([not one.generation_tokens and (one.running or 0) > 0 for one in scrapes])
+    if sum([one.waiting or 0 for one in scrapes]) > QUEUED * sum(counts) or halted > HALTED * n:
+        return None
+    queries = sum([one.prefix_queries or 0.0 for one in scrapes])
+    hit_rate = sum([one.prefix_hits or 0.0 for one in scrapes]) / queries if queries else 0.0
+    whole_tps = sum([one.prompt_tokens or 0.0 for one in scrapes]) / passed_s
+    mean = sum(counts) / n
+    return Row(
+        scrapes[0].ts_s,
+        scrapes[-1].ts_s,
+        token_s / passed_s,
+        whole_tps * (1.0 - min(1.0, hit_rate)),
+        times / passed_s,
+        sum(map(mul, counts, usages)) / max(1, sum(counts)),
+        hit_rate,
+        whole_tps,
+        token_s / times,
+        (sum(map(mul, counts, counts)) / n - mean * mean) / max(mean, 1e-9),
     )
 
 
@@ -182,6 +223,18 @@ SCALES = (
     ),
 )
 """At 10 s a record: rows of 100 s and 10 min, stretches from 5 min to 6 hours, references up to a day."""
+MEASURED = (
+    Scale(10, 1.0, 1, 6, (Rung(3, 1.5, 1.25, 3), Rung(6, 1.3, 1.15, 3)), 60),
+    Scale(60, 0.3, 2, 16, (Rung(6, 1.2, 1.12, 8), Rung(9, 1.15, 1.1, 12)), 48),
+    Scale(
+        60,
+        0.3,
+        2,
+        144,
+        (Rung(9, 1.3, 1.2, 24), Rung(18, 1.12, 1.08, 24), Rung(24, 1.12, 1.06, 48), Rung(36, 1.1, 1.05, 96)),
+    ),
+)
+"""The same for scrapes: what is measured is steadier, so less of it tells, and a life of a few hours is long enough."""
 
 
 class Verdict(NamedTuple):
@@ -206,22 +259,25 @@ class ScaleState:
         self.seen = 0
         self.compared = False
         self.verdict: Verdict | None = None
-        self._pending: list[Stats] = []
+        self._pending: list[Any] = []
         self._first: list[Row] = []
         self._usable = 0
         self._latest: deque[Excess] = deque(maxlen=max(rung.rows for rung in scale.rungs))
 
-    def observe(self, stats: Stats) -> bool:
+    def observe(self, record: Stats | Scrape) -> bool:
         """Take in a record; return whether it completed a row."""
-        self._pending.append(stats)
+        self._pending.append(record)
         if len(self._pending) < self.scale.records:
             return False
-        row = row_of(part_of(self._pending), self.scale.least_running)
+        row = self._row(self._pending)
         self._pending = []
         self.seen += 1
         if row is not None and self.seen > self.scale.warm_up:
             self.compare(row)
         return True
+
+    def _row(self, records: list[Any]) -> Row | None:
+        return row_of(part_of(records), self.scale.least_running)
 
     def over(self) -> bool:
         """Return whether nothing more can come of this scale."""
@@ -256,3 +312,10 @@ class ScaleState:
         counts = sorted([one.row.running for one in last])
         slower, spread = token_s / before_s - 1.0, (counts[-1] - counts[0]) / 2
         return Verdict(last[0].row.start_s, last[-1].row.end_s, slower, token_s, before_s, median(counts), spread)
+
+
+class MeasuredState(ScaleState):
+    """The same of scrapes."""
+
+    def _row(self, records: list[Any]) -> Row | None:
+        return row_of_scrapes(records, self.scale.least_running)

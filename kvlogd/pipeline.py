@@ -6,9 +6,8 @@ record that settles something (an idle moment, a crash). The same lines give the
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
-from typing import NamedTuple
 
 from kvlogd import alerts
 from kvlogd.agenda import Agenda
@@ -16,6 +15,7 @@ from kvlogd.alerts import Standing
 from kvlogd.course import PastLife
 from kvlogd.engines import Fleet, Ids, Life
 from kvlogd.evaluate import Bench, outlives_runs
+from kvlogd.harvest import Harvest
 from kvlogd.model import (
     AlertEvent,
     AlertKey,
@@ -27,9 +27,11 @@ from kvlogd.model import (
     Finding,
     Judgement,
     Run,
+    Scrape,
     Stats,
 )
 from kvlogd.rules import Rule
+from kvlogd.track import Past, Track, dated
 from kvlogd.window import SourceWindow, Window
 
 TICK_S = 30.0
@@ -49,33 +51,6 @@ MOST_STOPS = 16
 PAST_LIVES = 4
 """Lives of an engine that are remembered besides the present one."""
 SOURCE_WIDE = frozenset({EventKind.REQUEST, EventKind.SERVER_READY, EventKind.STATS_DISABLED, EventKind.ARGS})
-
-
-Past = tuple[Engine, Run, Iterable[Stats | Event]]
-"""A run that had not ended, with what is stored of it."""
-
-
-class Track(NamedTuple):
-    """A run under watch."""
-
-    life: Life
-    window: Window
-    bench: Bench
-
-
-class Harvest(NamedTuple):
-    """What came in since the last harvest, ready to be committed together."""
-
-    engines: Sequence[Engine]
-    runs: Sequence[Run]
-    samples: Sequence[Stats]
-    sample_runs: Sequence[int]
-    events: Sequence[tuple[int | None, int | None, Event]]
-    alert_events: Sequence[AlertEvent]
-    standings: Sequence[Standing]
-    """Alerts that began or changed."""
-    over: Sequence[AlertKey]
-    """Alerts that are neither pending nor firing any more."""
 
 
 class Pipeline:
@@ -107,6 +82,7 @@ class Pipeline:
         self._samples: list[Stats] = []
         self._sample_runs: list[int] = []
         self._events: list[tuple[int | None, int | None, Event]] = []
+        self._scrapes: list[tuple[int, int, Scrape]] = []
         self._alert_events: list[AlertEvent] = []
         self._standings: dict[AlertKey, Standing] = {}
         """As they were harvested last."""
@@ -120,6 +96,23 @@ class Pipeline:
                 self._stats(one)
             else:
                 self._event(one)
+
+    def scraped(self, scrape: Scrape) -> bool:
+        """Take in what /metrics told of one engine; return whether it is known which.
+
+        It moves no clock: what the rules make of it comes at a tick.
+        """
+        at_s = scrape.ts_s if self.now_s is None else self.now_s
+        life = self.fleet.life_scraped(scrape, at_s)
+        if self.fleet.ended:
+            self._close_ended(at_s)
+        if life is None:
+            return False
+        track = self._tracks.get(life.run.run_id) or self._open(life, is_logged=False)
+        track.window.run = life.run
+        track.window.scraped(scrape, at_s)
+        self._scrapes.append((life.engine.engine_id, life.run.run_id, scrape))
+        return True
 
     def advance(self, to_s: float) -> None:
         """Let time pass: evaluate the rules at each tick up to `to_s`."""
@@ -217,8 +210,12 @@ class Pipeline:
 
     def _relive(self, lives: Iterable[Past]) -> Iterator[None]:
         past = [(self._tracks.get(run.run_id) or self._adopt(engine, run), lines) for engine, run, lines in lives]
-        merged = heapq.merge(*(_dated(track, lines) for track, lines in past), key=itemgetter(0))
+        merged = heapq.merge(*(dated(track, lines) for track, lines in past), key=itemgetter(0))
         for number, (at_s, track, line) in enumerate(merged):
+            if isinstance(line, Scrape):
+                if not track.window.eyes.remembers(line):
+                    track.window.scraped(line, line.ts_s if self.now_s is None else self.now_s)
+                continue
             self.advance(at_s)
             evidence = track.window.evidence
             if isinstance(line, Stats):
@@ -282,10 +279,11 @@ class Pipeline:
             self._events,
             self._alert_events,
             *self._changed_standings(),
+            self._scrapes,
         )
         fleet.new_engines, fleet.changed_runs = [], {}
         self._samples, self._sample_runs, self._events = [], [], []
-        self._alert_events = []
+        self._alert_events, self._scrapes = [], []
         return harvest
 
     def _changed_standings(self) -> tuple[list[Standing], list[AlertKey]]:
@@ -345,7 +343,7 @@ class Pipeline:
             self._open(track.life)
         return True
 
-    def _open(self, life: Life) -> Track:
+    def _open(self, life: Life, *, is_logged: bool = True) -> Track:
         window = Window(life.run)
         window.has_connector = life.has_connector
         window.peers = self.window.engines
@@ -356,7 +354,8 @@ class Pipeline:
         going_on = self._going_on.pop(life.engine.label, ())
         bench = old.bench.renewed() if old is not None else Bench.of_engine(self._rules, life, going_on)
         track = self._tracks[life.run.run_id] = Track(life, window, bench)
-        self.window.stats_off_s = self.window.ready_s = None
+        if is_logged:  # the log is not blind
+            self.window.stats_off_s = self.window.ready_s = None
         self.runs_seen.add((life.engine.engine_id, life.run.run_id))
         return track
 
@@ -439,8 +438,3 @@ class Pipeline:
             self._judge(track.bench, track.window, at_s)
         if self.window.is_suspect() or self._source_bench.standings():
             self._judge(self._source_bench, self.window, at_s)
-
-
-def _dated(track: Track, lines: Iterable[Stats | Event]) -> Iterator[tuple[float, Track, Stats | Event]]:
-    for line in lines:
-        yield line.ts_s or 0.0, track, line

@@ -11,10 +11,11 @@ from kvlogd import memory
 from kvlogd.alerts import Standing
 from kvlogd.engines import Ids
 from kvlogd.model import Run
-from kvlogd.pipeline import Past, Pipeline
+from kvlogd.pipeline import Pipeline
 from kvlogd.rules import Rule
 from kvlogd.store import Store
 from kvlogd.stream import Stream
+from kvlogd.track import Past
 
 
 class Revival:

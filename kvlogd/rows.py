@@ -19,9 +19,12 @@ from kvlogd.model import (
     EventKind,
     Fault,
     Gap,
+    Latency,
     NoticeKind,
     Run,
+    Scrape,
     Severity,
+    Spread,
     Stats,
 )
 from kvlogd.outbox import Case, CaseKey, Notice, NoticeState, Silence
@@ -76,6 +79,8 @@ class Batch(NamedTuple):
     host_samples: Sequence[HostSample] = ()
     gpus: Sequence[Gpu] = ()
     gpu_processes: Sequence[GpuProcess] = ()
+    scrapes: Sequence[tuple[int, int, Scrape]] = ()
+    """(engine_id, run_id, scrape)"""
 
 
 class Answer(NamedTuple):
@@ -96,6 +101,26 @@ def event_values(engine_id: int | None, run_id: int | None, e: Event) -> tuple[A
 def event(row: Sequence[Any]) -> Event:
     """Return the event of a row (time, kind, numbers as JSON)."""
     return Event(row[0], EventKind(row[1]), numbers=json.loads(row[2] or "{}"))
+
+
+_COUNTED = tuple(Scrape._fields[3 : Scrape._fields.index("aborted") + 1])
+
+
+def scrape_values(engine_id: int, run_id: int, s: Scrape) -> tuple[Any, ...]:
+    """Return the values of one row of `scrapes`, in the order of its columns."""
+    return (s.ts_s, engine_id, run_id, s.since_s, *(getattr(s, name) for name in _COUNTED))
+
+
+def latency_values(engine_id: int, run_id: int, s: Scrape) -> list[tuple[Any, ...]]:
+    """Return the values of the rows of `latency` of one scrape, in the order of its columns."""
+    return [(s.ts_s, engine_id, run_id, one.metric.value, *one[1:]) for one in s.latencies]
+
+
+def scrape(row: Sequence[Any], latencies: Sequence[Sequence[Any]]) -> Scrape:
+    """Return the scrape of a row of `scrapes` and its rows of `latency`, both without engine_id and run_id."""
+    ts_s, since_s, *numbers = row
+    spreads = tuple(Spread(Latency(metric), *rest) for _, metric, *rest in latencies)
+    return Scrape(ts_s, 0, since_s, latencies=spreads, **dict(zip(_COUNTED, numbers, strict=True)))
 
 
 def alert_event_values(e: AlertEvent) -> tuple[Any, ...]:

@@ -1,7 +1,8 @@
 """Tests of rules, in YAML: series of stats records or a log, and when the rule must or must not fire.
 
 A series is written as values and how often: `8 x720`, `0.30+0.0005 x720` (a step a record), `_ x30` (silence);
-parts follow each other. What is not given is what an engine at that number running does.
+parts follow each other. What is not given is what an engine at that number running does. `metrics` are series of the
+same kind for what /metrics tells beside the log, with `itl` for the mean time between two tokens, in seconds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +16,9 @@ from kvlogd.alerts import LOUDNESS
 from kvlogd.engines import Ids
 from kvlogd.errors import ConfigError
 from kvlogd.fields import Count, Duration, Points
-from kvlogd.model import AlertEvent, AlertState, Event, EventKind, Severity, Stats
-from kvlogd.pipeline import Harvest, Pipeline
+from kvlogd.harvest import Harvest
+from kvlogd.model import AlertEvent, AlertState, Event, EventKind, Latency, Scrape, Severity, Spread, Stats
+from kvlogd.pipeline import Pipeline
 from kvlogd.quantity import duration_text, series
 from kvlogd.reading import GpuSample, GpuState, HostSample
 from kvlogd.rows import Batch
@@ -28,6 +30,9 @@ START_S = 1_767_225_600.0
 """2026-01-01 00:00 UTC: the time of the first record of a series."""
 COUNTS = frozenset({"limit_reasons", "ecc_corrected", "ecc_uncorrected", "xid", "processes", "other_pid"})
 PROMPT_TPS_EACH, GENERATION_TPS_EACH = 120.0, 30.0
+
+
+_LAST_SCRAPED = Scrape._fields.index("aborted") + 1
 
 
 class _Frozen(BaseModel):
@@ -69,6 +74,8 @@ class Case(_Frozen):
     name: str
     engine: EngineCase = EngineCase()
     series: dict[str, str] | None = None
+    metrics: dict[str, str] = Field(default_factory=dict)
+    """What /metrics tells beside the series: a scrape right after each record."""
     siblings: tuple[dict[str, str], ...] = ()
     """The series of other engines of the same server; what is expected is of the first."""
     events: tuple[EventCase, ...] = ()
@@ -96,6 +103,10 @@ class Case(_Frozen):
                 if name not in Stats._fields[4:]:
                     raise ValueError(f"no column of that name: {name}")
                 series(text)
+        for name, text in self.metrics.items():
+            if name not in (*Scrape._fields[3:_LAST_SCRAPED], "itl"):
+                raise ValueError(f"no number of that name in /metrics: {name}")
+            series(text)
         return self
 
 
@@ -157,6 +168,25 @@ def records_of(case: Case, texts: Mapping[str, str], index: int) -> Iterator[Sta
         yield Stats(START_S + i * case.engine.interval, 1, index, None, **values)
 
 
+def _scrapes(case: Case) -> Iterator[Scrape]:
+    """Yield what /metrics tells, a second after the record of the same place."""
+    columns = {name: series(text) for name, text in case.metrics.items()}
+    every_s, before_s = case.engine.interval, None
+    for i, row in enumerate(zip_longest(*columns.values())):
+        values: dict[str, Any] = {name: value for name, value in zip(columns, row, strict=True) if value is not None}
+        if "running" not in values or "kv_usage" not in values:
+            continue  # nothing was read
+        running = values["running"] = int(values["running"])
+        values["waiting"] = int(values.get("waiting", 0))
+        values.setdefault("prompt_tokens", running * PROMPT_TPS_EACH * every_s)
+        tokens = values.setdefault("generation_tokens", running * GENERATION_TPS_EACH * every_s)
+        itl_s = values.pop("itl", None)
+        spreads = () if itl_s is None else (Spread(Latency.ITL, tokens, tokens * itl_s, itl_s, itl_s, itl_s),)
+        at_s = START_S + i * every_s + 1.0
+        yield Scrape(at_s, 0, before_s, latencies=spreads, **values)
+        before_s = at_s
+
+
 def _run_series(rule: Rule, case: Case, records: Sequence[Stats]) -> list[AlertEvent]:
     pipeline = played(rule, case, records)
     harvest = pipeline.harvest()
@@ -179,10 +209,16 @@ def played(rule: Rule, case: Case, records: Sequence[Stats]) -> Pipeline:
     pipeline.take([Event(START_S - 50, EventKind.KV_TOKENS, 1, None, tokens)])
     others = [Event(START_S + event.at, event.kind, 1) for event in case.events]
     siblings = [one for i, texts in enumerate(case.siblings, 1) for one in records_of(case, texts, i)]
-    lines: list[Stats | Event] = [*records, *siblings, *others]
+    lines: list[Stats | Event | Scrape] = [*records, *siblings, *others, *_scrapes(case)]
     lines.sort(key=lambda line: line.ts_s or 0.0)
-    pipeline.take(lines)
-    length = max(len(series(text)) for text in (case.series or {"": "0 x1"}).values())
+    for line in lines:
+        if isinstance(line, Scrape):
+            pipeline.advance(line.ts_s)  # a log that is silent has a clock, too
+            pipeline.scraped(line)
+        else:
+            pipeline.take([line])
+    columns = [*(case.series or {}).values(), *case.metrics.values()]
+    length = max((len(series(text)) for text in columns), default=1)
     pipeline.advance(START_S + length * engine.interval)
     return pipeline
 

@@ -15,18 +15,20 @@ from kvlogd.telemetry import (
     GPU_SAMPLES,
     GPUS,
     HOST_SAMPLES,
+    LATENCY,
     MINUTES,
     RAW,
     RUNS,
     SAMPLES,
+    SCRAPES,
 )
 from kvlogd.views import ALERT_HISTORY, ENGINE_MINUTES, GPU_VS_KV, KV
 
 SCHEMA_VERSION = 3
 
 TABLES = (
-    ENGINES, RUNS, SAMPLES, EVENTS, GPUS, GPU_SAMPLES, GPU_PROCESSES, HOST_SAMPLES, ALERTS, ALERT_EVENTS, CASES,
-    NOTICES, SILENCES, POSITIONS, MEMORIES, GAPS, MINUTES, EXPORTS, META,
+    ENGINES, RUNS, SAMPLES, EVENTS, SCRAPES, LATENCY, GPUS, GPU_SAMPLES, GPU_PROCESSES, HOST_SAMPLES, ALERTS,
+    ALERT_EVENTS, CASES, NOTICES, SILENCES, POSITIONS, MEMORIES, GAPS, MINUTES, EXPORTS, META,
 )  # fmt: skip
 EXPORTED = (*RAW, ALERT_EVENTS)
 """What is written to a Parquet file each day."""
@@ -68,6 +70,8 @@ def migrations() -> Mapping[int, Sequence[str]]:
             *extend(GPU_SAMPLES, *(column.name for column in GPU_SAMPLES.columns[8:])),
             *extend(HOST_SAMPLES, *(column.name for column in HOST_SAMPLES.columns[3:])),
             *show(GPU_VS_KV),
+            *create(SCRAPES),
+            *create(LATENCY),
         ),
     }
 

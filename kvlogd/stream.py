@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from kvlogd.envelope import Envelope, Unwrapper, sniff
 from kvlogd.grammar import STATS_NEEDLE
-from kvlogd.model import Gap, Stats
+from kvlogd.harvest import Harvest
+from kvlogd.model import Gap, Scrape, Stats
 from kvlogd.parse import Parser
 from kvlogd.piece import Piece
-from kvlogd.pipeline import Harvest, Pipeline
+from kvlogd.pipeline import Pipeline
 from kvlogd.rows import Position
 from kvlogd.scan import Scanner
 from kvlogd.stamp import Stamper
@@ -52,12 +53,15 @@ class Stream:
         self._gaps: list[Gap] = []
         self._counted: dict[str, int] = {}
         """Losses that were told already."""
-        self._written_s: float | None = None
+        self._arrived_s = 0.0
         """Monotonic time at which the last line was written."""
+        self._written_s: float | None = None
+        """The same of the last line that told the time."""
         self._is_live = False
         """All that was there at the start has been read."""
         self._clock_s: float | None = None
-        """The time that the last lines told."""
+        """The time that it told."""
+        self._newest_s: float | None = None
         self._sniffed: tuple[str, int] = ("", 0)
         """The file whose envelope was looked at, and how much of it."""
 
@@ -80,7 +84,7 @@ class Stream:
         mtime_s = wall_s if piece.mtime_s is None else piece.mtime_s
         self._stamper.mtime_s = mtime_s
         # what comes once all was read is fresh, whatever the clock of a file server or a jump of ours may say
-        self._written_s = now_s if self._is_live else now_s - max(0.0, wall_s - mtime_s)
+        self._arrived_s = now_s if self._is_live else now_s - max(0.0, wall_s - mtime_s)
         self._sniff(piece)
         if piece.is_last:
             self._read_held()
@@ -92,6 +96,14 @@ class Stream:
             self._held_since_s = now_s
         if self._held_bytes >= HELD_BYTES or STATS_NEEDLE in piece.data:
             self._read_held()
+
+    def scraped(self, scrape: Scrape) -> bool:
+        """Take in what /metrics told of one of its engines; return whether it is known which."""
+        if scrape.since_s is None or scrape.restarted:
+            # what the log has said of a start so far comes first: it tells the life
+            self._read_held()
+            self.pipeline.take(self._scanner.finish())
+        return self.pipeline.scraped(scrape)
 
     def caught_up(self, now_s: float) -> None:
         """Say that all that was there at the start has been read."""
@@ -154,8 +166,12 @@ class Stream:
 
     def _move_clock(self) -> None:
         """Let lines without records tell that time goes on."""
-        times = [time_s for time_s in (self._parser.newest_s, self.pipeline.now_s) if time_s is not None]
-        self._clock_s = max(times, default=None)
+        newest_s = self._parser.newest_s
+        if newest_s != self._newest_s or self._clock_s is None:
+            # lines without a stamp, as those of probes and scrapes, do not say that no time has passed
+            times = [time_s for time_s in (newest_s, self.pipeline.now_s) if time_s is not None]
+            self._clock_s, self._written_s = max(times, default=None), self._arrived_s
+            self._newest_s = newest_s
         if self._clock_s is not None and self._clock_s - REST_S >= self.pipeline.next_tick_s:
             self.pipeline.advance(self._clock_s - REST_S)
 

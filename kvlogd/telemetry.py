@@ -173,5 +173,43 @@ MINUTES = Table(
         Column("prefix_hit_rate_avg", "DOUBLE", "mean of prefix_hit_rate, 0..1"),
     ),
 )
-RAW = (SAMPLES, EVENTS, GPU_SAMPLES, GPU_PROCESSES, HOST_SAMPLES)
+_SCRAPED = Column("ts", "TIMESTAMPTZ", "time of the scrape, by the host's clock", required=True)
+SCRAPES = Table(
+    "scrapes",
+    "One reading of one engine's /metrics: gauges as they stood, counters since the reading before.",
+    (
+        _SCRAPED,
+        ENGINE,
+        RUN,
+        Column("since", "TIMESTAMPTZ", "time of the scrape before; NULL for a first one, which counts nothing yet"),
+        Column("kv_usage", "DOUBLE", "share of the KV-cache blocks in use, 0..1, exact"),
+        Column("running", "BIGINT", "requests that run"),
+        Column("waiting", "BIGINT", "requests that wait to be scheduled"),
+        Column("waiting_capacity", "BIGINT", "of these, those that wait for room"),
+        Column("waiting_deferred", "BIGINT", "of these, those that may not be scheduled yet"),
+        Column("prompt_tokens", "DOUBLE", "prompt tokens processed since then"),
+        Column("generation_tokens", "DOUBLE", "tokens generated since then"),
+        Column("preemptions", "DOUBLE", "preemptions since then"),
+        Column("prefix_queries", "DOUBLE", "tokens looked up in the prefix cache since then"),
+        Column("prefix_hits", "DOUBLE", "of these, tokens found"),
+        Column("finished", "DOUBLE", "requests that ended since then, aborted ones among them"),
+        Column("aborted", "DOUBLE", "requests that their clients gave up since then"),
+    ),
+)
+LATENCY = Table(
+    "latency",
+    "One of vLLM's latency histograms between two scrapes; percentiles as Prometheus interpolates them in its buckets.",
+    (
+        _SCRAPED,
+        ENGINE,
+        RUN,
+        Column("metric", "VARCHAR", "ttft, itl (between two tokens), e2e, queue or prefill", required=True),
+        Column("count", "DOUBLE", "times measured since the scrape before"),
+        Column("sum", "DOUBLE", "their sum, s"),
+        Column("p50", "DOUBLE", "median, s"),
+        Column("p95", "DOUBLE", "95th percentile, s"),
+        Column("p99", "DOUBLE", "99th percentile, s"),
+    ),
+)
+RAW = (SAMPLES, EVENTS, GPU_SAMPLES, GPU_PROCESSES, HOST_SAMPLES, SCRAPES, LATENCY)
 """What is kept for `keep_raw` only."""

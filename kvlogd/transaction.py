@@ -46,6 +46,8 @@ def write(con: Connection, batch: Batch) -> None:
     _replace(con, telemetry.GPUS, batch.gpus)
     _append(con, telemetry.GPU_PROCESSES, batch.gpu_processes)
     _append(con, telemetry.HOST_SAMPLES, _fresh(con, telemetry.HOST_SAMPLES, batch.host_samples))
+    _append(con, telemetry.SCRAPES, [rows.scrape_values(*scrape) for scrape in batch.scrapes])
+    _append(con, telemetry.LATENCY, [row for scrape in batch.scrapes for row in rows.latency_values(*scrape)])
 
 
 def _fresh(con: Connection, table: table.Table, readings: Sequence[Any]) -> Sequence[Any]:

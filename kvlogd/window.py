@@ -8,13 +8,18 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kvlogd.course import LEAST_PARTS, Course, PastLife
-from kvlogd.model import Event, EventKind, Run, Stats
+from kvlogd.eyes import Eyes, as_record
+from kvlogd.model import Event, EventKind, Run, Scrape, Stats
 from kvlogd.quantity import Unit
 
 RECENT = 720
 """Records that are kept whole: 2 hours at vLLM's default interval of 10 s."""
 HANGS_S = 180.0
 """A life that ends with requests and, for this long, no throughput has failed."""
+
+
+MUTE_S = 120.0
+"""A log without a record of its life, while tokens are counted for so long, has its records switched off."""
 
 
 class Window:
@@ -47,10 +52,30 @@ class Window:
         """Grows with everything that a rule may want to look at before the next tick."""
         self.peers: dict[int, Window] = {}
         """The windows of all present runs of the source by run, this one among them: shared, for rules that compare."""
+        self.eyes = Eyes()
+        """What /metrics told of it; nothing where it is not read."""
+        self.is_logged = False
+        """The log has a record of this life."""
+        self.is_stood_in_for = False
+        """It has none, and tokens are counted: each scrape is taken for one."""
         self._gap_s = 0.0
 
+    def scraped(self, scrape: Scrape, at_s: float) -> None:
+        """Take in what /metrics told at a time of the log; where the log tells nothing, it stands in for it."""
+        self.eyes.observe(scrape, at_s)
+        if not self.is_logged and (self.eyes.unlogged_for_s(at_s) or 0.0) >= MUTE_S:
+            self.is_stood_in_for = True
+        if self.is_stood_in_for and (stats := as_record(scrape)) is not None:
+            self._take(stats)
+
     def observe(self, stats: Stats) -> None:
-        """Take in the next record."""
+        """Take in the next record of the log."""
+        self.is_logged, self.is_stood_in_for = True, False
+        if stats.generation_tps or stats.prompt_tps:
+            self.eyes.logged(stats.ts_s)
+        self._take(stats)
+
+    def _take(self, stats: Stats) -> None:
         last = self.last
         if last is not None:
             gap_s = stats.ts_s - last.ts_s
@@ -226,6 +251,16 @@ SIGNALS: Mapping[str, Signal] = {
         Unit.SECONDS,
         "for how long the records have repeated bit by bit, with requests in them and no throughput",
         _since("frozen_since_s"),
+    ),
+    "log_stopped_for": Signal(
+        Unit.SECONDS,
+        "for how long /metrics has counted tokens of which the log has no record",
+        lambda window, at_s: window.eyes.unlogged_for_s(at_s),
+    ),
+    "metrics_frozen_for": Signal(
+        Unit.SECONDS,
+        "for how long the log has told of tokens that /metrics does not count",
+        lambda window, at_s: window.eyes.unscraped_for_s(at_s),
     ),
     "standstill_for": Signal(
         Unit.SECONDS, "since when the records have requests in them and no throughput", _since("zero_since_s")

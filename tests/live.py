@@ -51,8 +51,17 @@ def told(events: list[AlertEvent]) -> list[Told]:
 class Live:
     """Reads `log` into the store at `db`, as the daemon does; may be killed or restarted at any moment."""
 
-    def __init__(self, log: Path, db: Path, *, rules: tuple[Rule, ...] | None = None, wall_s: float = 1.8e9) -> None:
+    def __init__(
+        self,
+        log: Path,
+        db: Path,
+        *,
+        rules: tuple[Rule, ...] | None = None,
+        wall_s: float = 1.8e9,
+        metrics: str | None = None,
+    ) -> None:
         self.log = log
+        self.metrics = metrics
         self.db = db
         self.clock = Wristwatch(wall_s)
         self.rules = load_rules([shipped_folder()]) if rules is None else rules
@@ -60,13 +69,10 @@ class Live:
         self.intake = self._begun()
 
     def _begun(self) -> Intake:
-        sources = (
-            SourceConfig(
-                name="chat" if self.log.name == "vllm.log" else "other", files=(str(self.log),), timezone="UTC"
-            ),
-        )
+        name = "chat" if self.log.name == "vllm.log" else "other"
+        sources = (SourceConfig(name=name, files=(str(self.log),), timezone="UTC", metrics=self.metrics),)
         setup = Setup(Config(sources=sources, store=StoreConfig(path=self.db)), self.rules)
-        return Intake(setup, self.store, self.clock.monotonic_s())
+        return Intake(setup, self.store, self.clock.monotonic_s(), Clock())
 
     def turn(self, seconds: float = 0.5) -> bool:
         """Let time pass and read what is new."""

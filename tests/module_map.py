@@ -25,14 +25,14 @@ MAY_IMPORT = {
     "source": "cutter",
     "engines": "",
     "course": "",
-    "window": "course quantity",
+    "window": "course quantity eyes",
     "curve": "",
     "ladder": "curve",
     "pace": "course curve",
     "gauge": "quantity reading",
     "fields": "gauge quantity window",
     "kinds": "gauge kinds window",
-    "kinds.*": "window fields course curve ladder pace gauge reading",
+    "kinds.*": "window fields course curve ladder pace gauge reading eyes",
     "yamlfile": "quantity",
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",
@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "sideline": "alerts evaluate gauge reading rules",
     "notice": "quantity reading",
     "agenda": "rules",
-    "pipeline": "agenda alerts engines window evaluate rules course",
+    "pipeline": "agenda alerts engines window evaluate rules course harvest track",
     "inquiry": "pipeline rows rules sqlgate",
     "outcome": "",
     "tell": "notice outcome quantity rules proof",
@@ -74,14 +74,14 @@ MAY_IMPORT = {
     "store": "asking disk export history lease lock migration recovery rows schema snapshot table transaction",
     "piece": "rows",
     "clock": "",
-    "stream": "envelope grammar parse piece pipeline rows scan stamp",
+    "stream": "envelope grammar parse piece pipeline rows scan stamp harvest",
     "setup": "config quantity rules channel postman stamp yamlfile",
     "voice": "",
-    "feed": "piece stream",
-    "revival": "alerts engines memory pipeline rules store stream",
+    "feed": "piece stream scrape",
+    "revival": "alerts engines memory pipeline rules store stream track",
     "intake": (
         "alerts config container feed journal memory piece pipeline reading revival rows setup source stamp "
-        "store inquiry stream tail"
+        "store inquiry stream tail clock harvest scrape"
     ),
     "errands": "",
     "nvml": "reading",
@@ -138,7 +138,7 @@ MAY_IMPORT = {
     "manual": "",
     "rulebook": "fields kinds quantity rules window gauge",
     "hostcli": "checkup clock doctor install manual",
-    "ruletest": "engines fields inquiry pipeline quantity replay rows rules yamlfile alerts reading sideline",
+    "ruletest": "engines fields inquiry pipeline quantity replay rows rules yamlfile alerts reading sideline harvest",
     "outbox": "alerts",
     "line": "outbox",
     "plan": "alerts line outbox",
@@ -162,6 +162,12 @@ MAY_IMPORT = {
     "picture": "chart notice quantity",
     "bulletin": "advice layout letter notice quantity",
     "rehearsal": "channel clock config dispatch outcome page plan postman rules",
+    "exposition": "",
+    "interval": "exposition",
+    "eyes": "",
+    "harvest": "alerts",
+    "track": "engines evaluate window",
+    "scrape": "clock exposition interval piece",
     "cli": EVERYTHING,
 }
 
@@ -190,15 +196,16 @@ PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
     "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions "
     "sheet checkup manual pace proposal minutes statements days rollup course table telemetry alerting "
-    "bookkeeping views reading gauge sideline agenda outbox line plan boardparcel viewsadvice parcel "
-    "viewspace layout letter bulletin panel proofadvice panelpace agendacheckup"
+    "bookkeeping views reading gauge sideline agenda outbox line plan board parcel advice parcel "
+    " layout letter bulletin panel proof   exposition eyes harvest "
+    "interval track"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
 CLOCK_READERS = {"now", "today", "utcnow"}
 READS_CLOCKS = {"clock"}
 
-SUPERVISES = {"endpoint"}
+SUPERVISES = {"endpoint", "scrape"}
 """Modules whose threads must outlive any error: only there may one handler catch everything, and it counts."""
 
 NAMELESS = {"utils", "util", "helpers", "helper", "manager", "base", "common"}

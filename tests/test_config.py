@@ -211,3 +211,33 @@ def test_a_url_in_the_wrong_place_is_not_repeated(tmp_path: Path, key: str) -> N
     faults = faults_of(tmp_path, "channels:\n  -\n" + "\n".join(lines) + "\n")
     assert len(faults) == 1
     assert "s3cr3t" not in faults[0]
+
+
+# --- the address of /metrics
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:8000/metrics", "https://gpu7.example/metrics?x=1", "http://[::1]:80"]
+)
+def test_the_address_of_metrics(tmp_path: Path, url: str) -> None:
+    got = load_config(put(tmp_path, f"sources: [{{name: chat, files: [/var/log/a.log], metrics: '{url}'}}]\n"))
+    assert got.sources[0].metrics == url
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("127.0.0.1:8000/metrics", "with its host and port"),
+        ("file:///etc/passwd", "with its host and port"),
+        ("http:///metrics", "with its host and port"),
+        ("http://host:99999/metrics", "with its host and port"),
+        ("http://host:0/metrics", "with its host and port"),
+        ("http://host/a b", "with its host and port"),
+        ("http://host/\\r\\nX: y", "with its host and port"),
+        ("http://someone:s3cr3t@host/metrics", "must not hold a name or password"),
+    ],
+)
+def test_what_is_no_address_of_metrics_is_refused(tmp_path: Path, url: str, words: str) -> None:
+    (fault,) = faults_of(tmp_path, f'sources: [{{name: chat, files: [/var/log/a.log], metrics: "{url}"}}]\n')
+    assert words in fault
+    assert "s3cr3t" not in fault

@@ -99,6 +99,14 @@ def test_the_words_of_a_recovery(more: dict[str, float], wanted: str) -> None:
         ),
         ({"frozen_for": 181.0, "bound": 180.0}, "records repeat bit by bit since 3 min 1 s"),
         ({"blind_for": 181.0, "bound": 180.0}, "no stats record for 3 min 1 s"),
+        (
+            {"log_stopped_for": 360.0, "bound": 300.0},
+            "/metrics counts tokens, the log has no record of them for 6 min",
+        ),
+        (
+            {"metrics_frozen_for": 360.0, "bound": 300.0},
+            "the log tells of tokens, /metrics counts none for 6 min",
+        ),
         ({"unread_share": 0.25, "bound": 0.1}, "stats-like lines that could not be read 25.0 %"),
         (
             {"queued": 31.3, "beside": 33.9, "queue_per_h": 1511.0, "lasted_s": 130.0, "usage_now": 0.981},

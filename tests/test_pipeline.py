@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlogd.engines import Ids
+from kvlogd.harvest import Harvest
 from kvlogd.model import AlertState, Event, EventKind, Stats
-from kvlogd.pipeline import QUIET_END_S, UNSTORED, Harvest, Pipeline
+from kvlogd.pipeline import QUIET_END_S, UNSTORED, Pipeline
 from kvlogd.rules import Rule, load_rules, shipped_folder
 from tests.lines import START_S, record
 

@@ -1,6 +1,7 @@
 """A live log between bytes and rows: what is held back, what may be stored, and what a new format does."""
 
 from datetime import UTC
+from pathlib import Path
 
 from kvlogd.engines import Ids
 from kvlogd.model import Run
@@ -10,6 +11,7 @@ from kvlogd.rows import Position
 from kvlogd.rules import load_rules, shipped_folder
 from kvlogd.stream import HELD_BYTES, REST_S, Stream
 from tests.lines import START_S, line_of, logged, record
+from tests.live import Live
 
 CHATTER = b'(APIServer pid=1) INFO:     10.0.0.7:51234 - "POST /v1/completions HTTP/1.1" 200 OK\n'
 
@@ -79,3 +81,21 @@ def test_a_new_vllm_that_writes_other_lines_is_told_whatever_was_read_before() -
         found.take(piece(odd, 3 + number), 20_040.0 + 10 * number, START_S)
         found.take(piece(line(2004 + number) if number % 2 else odd, 3 + number), 20_041.0 + 10 * number, START_S)
     assert [event.key.rule for event in found.harvest().harvest.alert_events] == ["data-source"]
+
+
+def test_lines_without_a_stamp_do_not_stop_the_clock(tmp_path: Path) -> None:
+    """A hung server goes on answering probes and scrapes, and uvicorn writes a line of each, without its time."""
+    log = tmp_path / "vllm.log"
+    jam = record(20.0, running=0, waiting=3, kv_usage=0.985)
+    log.write_bytes(line(0) + line(1) + line_of(jam) + b"\n")
+    live = Live(log, tmp_path / "kv.duckdb", wall_s=log.stat().st_mtime)
+    live.read_all()
+    for _ in range(60):
+        with log.open("ab") as out:
+            out.write(CHATTER.replace(b"POST /v1/completions", b"GET /metrics"))
+        live.turn(2.0)
+    live.commit()
+    fired = [(one.rule, one.at_s - START_S) for one in live.told() if one.state == "firing"]
+    live.kill()
+    assert [rule for rule, _ in fired] == ["engine-stall"]
+    assert 80 <= fired[0][1] <= 110

@@ -115,7 +115,7 @@ def test_the_pool_s_size_in_tokens(facts: dict[str, int], tokens: int | None) ->
     ("signal", "value"),
     [("kv_usage", 0.3), ("kv_free_share", 0.7), ("running", 4), ("waiting", 5), ("load", 9.0), ("prompt_tps", 1.5),
      ("generation_tps", 9.0), ("deferred", None), ("swapped", None), ("prefix_hit_rate", None), ("frozen_for", None),
-     ("standstill_for", None)],
+     ("standstill_for", None), ("log_stopped_for", None), ("metrics_frozen_for", None)],
 )  # fmt: skip
 def test_each_signal_reads_its_number(signal: str, value: float | None) -> None:
     window = window_of(record(0, running=4, waiting=5, prompt_tps=1.5, generation_tps=9.0, kv_usage=0.3))
@@ -124,7 +124,7 @@ def test_each_signal_reads_its_number(signal: str, value: float | None) -> None:
 
 
 def test_no_signal_is_left_out_above() -> None:
-    assert len(SIGNALS) == 12
+    assert len(SIGNALS) == 14
 
 
 @pytest.mark.parametrize("signal", ["frozen_for", "standstill_for"])

@@ -117,6 +117,13 @@ class Tick(NamedTuple):
     stuck: bool
     """Requests were there and nothing moved: a hang, or a pool that holds no request any more."""
     hung: bool
+    token_s: float = 0.0
+    """Sum of the times between two tokens, and how many there were: what vLLM's histogram has of the interval."""
+    tokens: int = 0
+    finished: int = 0
+    hit_tokens: int = 0
+    """Prompt tokens that the prefix cache had, of those looked up."""
+    asked_tokens: int = 0
 
 
 class Stream(NamedTuple):

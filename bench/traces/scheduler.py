@@ -33,6 +33,9 @@ class Counts:
         self.preemptions = 0
         self.finished = 0
         self.aborted = 0
+        self.token_s = 0.0
+        self.tokens = 0
+        self.hit_tokens = self.asked_tokens = 0
         self.finished_prompt_tokens = 0
         """Tokens of the prompts that ended, without those that the prefix cache had."""
         self.finished_generation_tokens = 0
@@ -188,6 +191,8 @@ class Engine:
         self._recent.append((request.prompt, request.hit))
         self._asked += request.prompt
         self._hit += request.hit
+        self.counts.asked_tokens += request.prompt
+        self.counts.hit_tokens += request.hit
         if len(self._recent) > HIT_RATE_REQUESTS:
             prompt, hit = self._recent.popleft()
             self._asked -= prompt
@@ -214,6 +219,8 @@ class Engine:
         self._step_part = steps - whole
         before = decoders.steps
         self.counts.generation_tokens += decoders.count * whole
+        self.counts.tokens += decoders.count * whole
+        self.counts.token_s += decoders.count * slice_s
         self.pool.handed_out += decoders.count * whole // BLOCK_TOKENS
         decoders.steps += whole
         self.moved = self.moved or bool(whole and decoders.count) or prefilled >= 1

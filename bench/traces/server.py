@@ -66,6 +66,11 @@ class Seat:
                 engine.creep_factor,
                 not engine.moved and bool(engine.running or engine.waiting),
                 engine.hung,
+                before.token_s,
+                before.tokens,
+                before.finished,
+                before.hit_tokens,
+                before.asked_tokens,
             )
         )
         self._moving = moving

@@ -4,6 +4,8 @@ The time a token takes is what runs divided by what is generated. Rows of 10 rec
 held against the first third of the run, a day at most, and there only against rows with as many running or as much
 work done, as many prompts, as full a pool and no warmer prefix cache: more load, longer prompts and a colder cache
 are no creep. From three rows of 10 records at 1.6 times the old pace to 36 rows of 60 at 1.12 times.
+Where /metrics is read, the time between two tokens stands in its histogram, and is held against its own past in the
+same way: from three rows at 1.5 times the old pace to 36 at 1.1 times.
 Cannot see: what was slow from the start; loads heavier than any of the reference; slowness of the first token or of
 the queue; anything while the pool is nearly full; a run of less than about 100 records.
 """
@@ -13,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from kvlogd.curve import newest
 from kvlogd.fields import Points
 from kvlogd.model import Abstained, Clear, Finding, Judgement, Per
-from kvlogd.pace import SCALES, ScaleState, Verdict
+from kvlogd.pace import MEASURED, SCALES, MeasuredState, ScaleState, Verdict
 from kvlogd.window import Window
 
 NAME = "creep"
@@ -41,25 +43,45 @@ class Creep:
         self._params = params
         self._taken = 0
         self._scales = [ScaleState(scale) for scale in SCALES]
+        self._scraped = 0
+        self._is_measured = False
+        """The time between two tokens is measured: what can be inferred from the log is not asked then."""
+        self._measured: list[ScaleState] = [MeasuredState(scale) for scale in MEASURED]
         self._judgement: Judgement = Abstained("the run is young: it has no past of its own to be compared with yet")
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return the verdict on the pace so far; it changes only when a row of records is complete."""
-        fresh = window.count - self._taken
-        if fresh:
-            self._taken = window.count
-            closed = False
-            for stats in newest(window.recent, fresh):
-                for state in self._scales:
-                    closed |= state.observe(stats)
-            if closed:
-                self._judgement = self._look()
+        closed = self._take(window)
+        if self._take_measured(window) or closed:
+            self._judgement = self._look(self._is_measured and window.eyes.is_fresh(at_s))
         return self._judgement
 
-    def _look(self) -> Judgement:
-        compared = any(state.compared for state in self._scales)
+    def _take(self, window: Window) -> bool:
+        """Take in the new records; return whether they completed a row."""
+        closed = False
+        for stats in newest(window.recent, window.count - self._taken):
+            for state in self._scales:
+                closed |= state.observe(stats)
+        self._taken = window.count
+        return closed
+
+    def _take_measured(self, window: Window) -> bool:
+        """Take in the new scrapes; return whether they completed a row."""
+        closed = False
+        for scrape in newest(window.eyes.recent, window.eyes.count - self._scraped):
+            if scrape.since_s is not None:
+                self._is_measured |= bool(scrape.latencies)
+                for state in self._measured:
+                    closed |= state.observe(scrape)
+        self._scraped = window.eyes.count
+        return closed
+
+    def _look(self, is_measured: bool) -> Judgement:
         self._scales = [state for state in self._scales if not state.over()]
-        verdicts = [state.verdict for state in self._scales if state.verdict is not None]
+        self._measured = [state for state in self._measured if not state.over()]
+        states = self._measured if is_measured else self._scales
+        compared = any(state.compared for state in states)
+        verdicts = [state.verdict for state in states if state.verdict is not None]
         found = [verdict for verdict in verdicts if verdict.slower >= self._params.by_at_least]
         if found:
             return _finding(found[-1])

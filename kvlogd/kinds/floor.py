@@ -5,6 +5,7 @@ usage is that of the moment it was printed at: an engine that idles for seconds 
 absolute level proves nothing: up to 0.10.1 the null block is counted, so the floor of each run is learned. What
 comes back by itself (a lease of a prefill/decode pair, 480 s by default) is no leak, so the rise must climb over
 several spells, or outlast the longest lease; and where idle usage has been seen to fall, it must clear its noise.
+Where /metrics is read, each idle scrape is such a record too, and its usage is exact: less of a rise counts then.
 Cannot see: an engine that never idles; a residue that was there before the run's first idle spell.
 """
 
@@ -13,7 +14,8 @@ from itertools import pairwise
 
 from pydantic import BaseModel, ConfigDict
 
-from kvlogd.curve import NOISY_S, Spell, Spells, climbs, median, newest
+from kvlogd.curve import NOISY_S, PRINT_STEP, Spell, Spells, climbs, median, newest
+from kvlogd.eyes import as_record
 from kvlogd.fields import Count, Duration, Points
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
 from kvlogd.window import Window
@@ -25,6 +27,12 @@ SURE_FLOOR = 2
 """Spells at the lowest usage that make it a floor that this run comes back to."""
 UNSURE_SPELLS = 6
 """Raised spells that count where the floor was seen but once: so many never fall in a row by chance."""
+
+
+EXACT = 0.4
+"""Of the rise that counts in the log's rounded usage, so much counts in an exact one."""
+EXACT_STEP = 0.0005
+"""A change of exact usage that is no chance: in the log it is the last digit."""
 
 
 class Params(BaseModel):
@@ -52,24 +60,38 @@ class Floor:
 
     def __init__(self, params: Params) -> None:
         self._params = params
-        self._taken = 0
+        self._taken = self._scraped = 0
         self._spells = Spells(params.rises_by)
+        self._exact = Spells(EXACT * params.rises_by, EXACT_STEP)
         self._judgement: Judgement = NoEvidence()
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return the verdict on the idle spells so far; it changes only with a new idle record."""
-        fresh = window.count - self._taken
-        if fresh:
-            self._taken = window.count
-            idle = False
-            for stats in newest(window.recent, fresh):
-                idle |= self._spells.observe(stats, window.interval_s)
-            if idle or isinstance(self._judgement, NoEvidence):
-                self._judgement = self._look(window)
+        idle = self._take(window) | self._take_exact(window)
+        if idle or (window.count and isinstance(self._judgement, NoEvidence)):
+            by_log = self._look(window, self._spells, PRINT_STEP)
+            by_scrape = self._look(window, self._exact, EXACT_STEP) if self._exact.count else by_log
+            self._judgement = by_scrape if isinstance(by_scrape, Finding) else by_log
         return self._judgement
 
-    def _look(self, window: Window) -> Judgement:
-        spells = self._spells
+    def _take(self, window: Window) -> bool:
+        """Take in the new records; return whether the engine was idle in one."""
+        idle = False
+        for stats in newest(window.recent, window.count - self._taken):
+            idle |= self._spells.observe(stats, window.interval_s)
+        self._taken = window.count
+        return idle
+
+    def _take_exact(self, window: Window) -> bool:
+        """Take in the new scrapes; return whether the engine was idle in one."""
+        idle = False
+        for scrape in newest(window.eyes.recent, window.eyes.count - self._scraped):
+            stats = as_record(scrape)
+            idle |= stats is not None and self._exact.observe(stats, None)
+        self._scraped = window.eyes.count
+        return idle
+
+    def _look(self, window: Window, spells: Spells, step: float) -> Judgement:
         if spells.count < 2:
             return Abstained("fewer than two idle spells in this run: wait for the engine to idle again")
         if not spells.raised:
@@ -77,18 +99,17 @@ class Floor:
         wanted = self._params.spells if spells.at_lowest >= SURE_FLOOR else max(UNSURE_SPELLS, self._params.spells)
         if len(spells.raised) < wanted:
             return Abstained(f"blocks are held over {len(spells.raised)} idle spells; {wanted} tell it from a lease")
-        if not self._persists(window.has_connector):
+        if not self._persists(spells, step, window.has_connector):
             return Abstained("the idle residue may still be a lease that ends: it neither climbs nor lasts long enough")
         return _finding(window, spells)
 
-    def _persists(self, leases: bool) -> bool:
-        spells = self._spells
+    def _persists(self, spells: Spells, step: float, leases: bool) -> bool:
         lasted_s = spells.raised[-1].end_s - spells.raised[0].start_s
         if spells.last_drop is not None:
             return lasted_s >= NOISY_S and climbs_over_noise([*spells.past, spells.latest[-1]], spells.latest)
         if lasted_s >= self._params.hold:
             return True
-        return not leases and lasted_s >= self._params.climb_within and climbs(spells.raised)
+        return not leases and lasted_s >= self._params.climb_within and climbs(spells.raised, step)
 
 
 def climbs_over_noise(past: Sequence[Spell], latest: Sequence[Spell]) -> bool:

@@ -3,6 +3,8 @@
 vLLM prints one record without throughput and then nothing, idle or hung alike: the last record decides. With
 nothing running, waiting requests and no throughput it is a jam; with something running it may be one long
 prefill, whose tokens are counted when the first one comes out (up to 180 s were seen on healthy engines).
+Where /metrics is read, patience begins anew with each scrape that shows work: a prefill takes blocks before it counts
+a token.
 Cannot see: a hang that began while the engine was idle, for then there is no record at all.
 """
 
@@ -55,9 +57,9 @@ class Stall:
             self._starving(last)
         if window.zero_since_s is not None:
             patience_s = self._params.running if last.running else self._params.waiting
-            stands_s = at_s - window.zero_since_s
-            if stands_s >= patience_s:
-                return Finding(window.zero_since_s, stands_s, _evidence(window, last, at_s))
+            since_s = max(window.zero_since_s, window.eyes.moved_s or window.zero_since_s)
+            if at_s - since_s >= patience_s:
+                return Finding(since_s, at_s - since_s, _evidence(window, last, at_s))
         if self._starved_since_s is not None and last.ts_s - self._starved_since_s >= self._params.starved:
             return Finding(self._starved_since_s, at_s - self._starved_since_s, _evidence(window, last, at_s))
         return Clear()

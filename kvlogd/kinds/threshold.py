@@ -70,7 +70,7 @@ class Threshold:
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether the signal of a run is past its value."""
         signal = SIGNALS.get(self._params.signal)
-        if signal is None or window.last is None:
+        if signal is None or (window.last is None and window.eyes.last is None):
             return NoEvidence()
         if self._params.over is not None:
             return self._over_span(window, at_s, self._params.over)
