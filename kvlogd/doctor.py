@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kvlogd import ask, disk, rights, servers, systemd, wire
+from kvlogd.channel import url
 from kvlogd.checkup import Item, Mark
 from kvlogd.config import ChannelConfig, Config, Enabled, SourceConfig
 from kvlogd.container import ROOT as CONTAINERS
 from kvlogd.docker import Containers
-from kvlogd.errors import KvlogdError
+from kvlogd.errors import ConfigError, KvlogdError
 from kvlogd.logcheck import look
 from kvlogd.notice import count_text
 from kvlogd.quantity import duration_text, size_text
 from kvlogd.rules import Rule
-from kvlogd.setup import Setup, load_setup
+from kvlogd.setup import Setup, read_setup
 from kvlogd.source import rotation_of, shown
 from kvlogd.stamp import HOST_ZONE, zone
 from kvlogd.status import SourceState, Status
@@ -45,7 +46,7 @@ class Found(NamedTuple):
 def examine(wanted: Path | None, logs: Sequence[Path], wall_s: float) -> Found:
     """Return the whole chain: of the config's sources, or of these logs alone."""
     try:
-        setup = load_setup(wanted)
+        setup = read_setup(wanted)
     except KvlogdError as error:
         faults = str(error).splitlines()
         items = [Item("config", Mark.FAIL, fault, "mend it, then `kvlogd check`") for fault in faults]
@@ -205,24 +206,19 @@ def _has_driver() -> bool:
 def _channel(channel: ChannelConfig) -> Iterator[Item]:
     """Tell whether a channel's URL is there and kept from others; its sending is `kvlogd notify test`'s business."""
     link = f"channel {channel.name}"
-    if channel.url_file is not None:
-        yield _secret_file(link, channel.url_file)
-    elif channel.url_env is not None:
+    if channel.url_env is not None:
         yield Item(link, Mark.OK, f"its URL comes from the variable {channel.url_env} of the service")
     elif channel.credential is not None:
         yield Item(
             link, Mark.OK, f"its URL comes from the credential {channel.credential}: see LoadCredential= of the unit"
         )
-
-
-def _secret_file(link: str, path: Path) -> Item:
-    try:
-        mode = path.stat().st_mode
-    except OSError as error:
-        return Item(link, Mark.FAIL, f"{path}: {error.strerror}", "write its URL there, or run this as root")
-    if mode & 0o007:
-        return Item(link, Mark.WARN, f"{path}: everybody can read this secret", f"chmod o= {path}")
-    return Item(link, Mark.OK, f"{path} holds its URL")
+    else:
+        try:
+            url(channel, os.environ)
+        except ConfigError as error:
+            yield Item(link, Mark.FAIL, f"{error.where}: {error.what}", error.mend)
+        else:
+            yield Item(link, Mark.OK, f"{channel.url_file} holds its URL; `kvlogd notify test {channel.name}` tries it")
 
 
 def _clock() -> Iterator[Item]:

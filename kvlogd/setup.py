@@ -28,13 +28,10 @@ class Setup(NamedTuple):
     """The URL of the heartbeat."""
 
 
-def load_setup(
-    config_path: Path | None, more_rules: Sequence[Path] = (), known: Iterable[Secret] = (), *, by_hand: bool = False
-) -> Setup:
-    """Return the config of a file (or of the usual places), its rules and URLs. Raises ConfigError, FaultsError.
+def read_setup(config_path: Path | None, more_rules: Sequence[Path] = ()) -> Setup:
+    """Return the config of a file (or of the usual places) and its rules, without any URL.
 
-    Apprise is asked about URLs that are not known, which takes a second. `by_hand` passes over the credentials that
-    only the service is given.
+    Raises ConfigError, FaultsError.
     """
     config = load_config(config_path)
     rules = load_rules([shipped_folder(), *config.rules.folders, *more_rules])
@@ -44,10 +41,24 @@ def load_setup(
             raise ConfigError("no rule of that name", where=f"rules: {name}", mend=nearest(name, ids))
     used = tuple(_changed(rule, config) for rule in rules if rule.id not in config.rules.disable)
     _refuse_what_reaches_nobody(config, used)
+    return Setup(config, used)
+
+
+def load_setup(
+    config_path: Path | None, more_rules: Sequence[Path] = (), known: Iterable[Secret] = (), *, by_hand: bool = False
+) -> Setup:
+    """Return what `read_setup` does, with the URLs. Raises ConfigError, FaultsError.
+
+    Apprise is asked about URLs that are not known, which takes a second. `by_hand` passes over the credentials that
+    only the service is given.
+    """
+    setup = read_setup(config_path, more_rules)
+    config = setup.config
     skipped = by_hand and "CREDENTIALS_DIRECTORY" not in os.environ
     found = urls([c for c in config.channels if not (skipped and c.credential is not None)], os.environ)
     heartbeat = None if config.heartbeat is None else _heartbeat(config.heartbeat, skipped=skipped)
-    return Setup(config, used, MappingProxyType(found), _refuse_flaws(config, found, known), heartbeat)
+    is_asked = _refuse_flaws(config, found, known)
+    return setup._replace(urls=MappingProxyType(found), is_asked=is_asked, heartbeat=heartbeat)
 
 
 def _heartbeat(config: HeartbeatConfig, *, skipped: bool) -> Secret | None:

@@ -129,7 +129,7 @@ MAY_IMPORT = {
     "rotation": "",
     "logcheck": "checkup notice outcome quantity replay rights rotation rules source",
     "doctor": (
-        "ask checkup config container disk docker logcheck notice quantity rights rules servers setup source "
+        "ask channel checkup config container disk docker logcheck notice quantity rights rules servers setup source "
         "stamp systemd tail wire status"
     ),
     "rights": "",

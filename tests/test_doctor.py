@@ -174,7 +174,7 @@ def test_of_a_pattern_the_live_files_are_read(tmp_path: Path) -> None:
 def test_channels_and_gpus_and_units_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "open.url").write_text("x")
     (tmp_path / "open.url").chmod(0o644)
-    (tmp_path / "good.url").write_text("x")
+    (tmp_path / "good.url").write_text("json://localhost/hook")
     (tmp_path / "good.url").chmod(0o600)
     channels = "".join(
         f"  - {{name: {name}, url_file: {tmp_path}/{name}.url}}\n" for name in ("open", "good", "none")
@@ -187,7 +187,7 @@ def test_channels_and_gpus_and_units_that_are_not_there(tmp_path: Path) -> None:
     )
     items, _ = examine(config, [], START_S)
     found = links(items)
-    assert found["channel open"] is Mark.WARN
+    assert found["channel open"] is Mark.FAIL
     assert found["channel none"] is Mark.FAIL
     assert {found[f"channel {name}"] for name in ("good", "env", "unit")} == {Mark.OK}
     assert (found["chat: journal"], found["box: file"]) == (Mark.FAIL, Mark.FAIL)
