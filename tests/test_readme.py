@@ -9,7 +9,12 @@ import pytest
 
 from kvlogd import cli
 from kvlogd.config import load_config
-from kvlogd.rules import load_rule
+from kvlogd.inquiry import answered
+from kvlogd.model import Engine, Latency, Scrape, Spread
+from kvlogd.rows import Batch
+from kvlogd.rules import load_rule, load_rules, shipped_folder
+from kvlogd.store import Store
+from tests.lines import START_S
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -58,19 +63,45 @@ def test_shell_lines_use_options_that_exist() -> None:
                 parser.parse_args(shlex.split(command)[1:])
 
 
-def test_the_rule_loads(tmp_path: Path) -> None:
-    [text] = [text for language, text in BLOCKS if language == "yaml" and "when:" in text]
-    path = tmp_path / "long-queue.yaml"
+def yaml_with(word: str) -> list[str]:
+    return [text for language, text in BLOCKS if language == "yaml" and word in text]
+
+
+def test_the_rules_load_and_check_takes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in yaml_with("when:"):
+        name = text.split("\n", 1)[0].removeprefix("# my-rules/")
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    rules = {rule.id: rule for rule in map(load_rule, sorted(tmp_path.glob("*.yaml")))}
+    assert sorted(rules) == ["long-queue", "slow-first-token"]
+    assert (rules["long-queue"].for_s, rules["long-queue"].keep_firing_for_s) == (300.0, 900.0)
+    assert rules["slow-first-token"].query is not None
+    config = tmp_path / "kvlogd.conf"
+    config.write_text("", encoding="utf-8")
+    assert cli.main(["check", "--config", str(config), "--rules", str(tmp_path)]) == cli.FINE
+    assert capsys.readouterr().out == f"fine: {len(load_rules([shipped_folder()])) + 2} rules\n"
+
+
+def test_the_slow_first_token_is_found(tmp_path: Path) -> None:
+    [text] = yaml_with("slow-first-token")
+    path = tmp_path / "rule.yaml"
     path.write_text(text, encoding="utf-8")
-    rule = load_rule(path)
-    assert (rule.id, rule.for_s, rule.keep_firing_for_s) == ("long-queue", 300.0, 900.0)
+    slow = (Spread(Latency.TTFT, 5.0, 15.0, 2.9, 3.4, 3.9),)
+    scrapes = [(1, 1, Scrape(START_S + 10.0 * n, 0, None, latencies=slow)) for n in range(30)]
+    with Store.open(tmp_path / "kvlogd.duckdb") as store:
+        store.commit(Batch(engines=[Engine(1, "chat", 0, "chat/0")], scrapes=scrapes))
+        found = answered(load_rule(path), START_S + 300.0, store)
+    assert isinstance(found, dict)
+    assert (found["chat/0"].value, found["chat/0"].since_s) == (3.4, START_S)
+    assert found["chat/0"].evidence["requests"] == 150.0
 
 
-def test_the_config_loads(tmp_path: Path) -> None:
-    [text] = [text for language, text in BLOCKS if language == "yaml" and "sources:" in text]
+def test_the_configs_load(tmp_path: Path) -> None:
     path = tmp_path / "kvlogd.yaml"
-    path.write_text(text, encoding="utf-8")
-    assert [source.name for source in load_config(path).sources] == ["chat", "batch", "embed"]
+    path.write_text("\n".join([*yaml_with("sources:"), *yaml_with("channels:")]), encoding="utf-8")
+    config = load_config(path)
+    assert [source.name for source in config.sources] == ["chat", "batch", "embed"]
+    assert [channel.name for channel in config.channels] == ["oncall"]
+    assert config.heartbeat is not None
 
 
 def test_links_lead_somewhere() -> None:
