@@ -60,6 +60,13 @@ def test_each_question_has_an_answer(history: Path, query: str) -> None:
     assert len(rows) > 1 or "FROM alerts " in query.replace("\n", " "), query
 
 
+def test_the_architecture_names_each_module() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"(?m)^\| (`[^|]*) \|", page))))
+    modules = {path.stem for path in (ROOT / "kvlogd").glob("*.py")} - {"__init__", "__main__"}
+    assert named == modules, named ^ modules
+
+
 OTHERS_SAY = ("status=", "Watchdog timeout", "Start request repeated too quickly")
 
 
