@@ -28,7 +28,7 @@ def _add_doctor(commands: _Commands) -> None:
         help="is every link of the chain there? each with its mend, then the verdict on the logs as they are",
         description="Looks at config, logs, vLLM's options, rotation, store, daemon, GPU driver and channels, and "
         "judges the last megabytes of each log. Changes nothing. With LOG it looks at these logs alone.",
-        epilog="exit status: 0 all in order, 1 something is not, 2 wrong usage",
+        epilog="exit status: 0 each link is in order, whatever the verdict, 1 one is not, 2 wrong usage",
     )
     doctor.add_argument("logs", nargs="*", type=Path, metavar="LOG")
     doctor.add_argument("--config", type=Path, metavar="FILE")

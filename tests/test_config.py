@@ -104,8 +104,8 @@ def test_what_the_example_shows_behind_a_hash_is_valid_too(tmp_path: Path) -> No
     text = before + "channels:\n" + channel.replace("#  ", "  ").replace("# heartbeat", "heartbeat")
     config = load_config(put(tmp_path, text))
     quiet = QuietConfig.model_validate({"from": "22:00", "to": "07:00"})
-    assert config.channels == (ChannelConfig(name="oncall", url_file=Path("/etc/kvlogd/oncall.url"), quiet=quiet),)
-    assert config.heartbeat == HeartbeatConfig(url_file=Path("/etc/kvlogd/heartbeat.url"))
+    assert config.channels == (ChannelConfig(name="oncall", credential="oncall", quiet=quiet),)
+    assert config.heartbeat == HeartbeatConfig(credential="beat")
 
 
 @pytest.mark.parametrize(("text", "minutes"), [("'22:00'", 1320), ("07:30", 450), ('"0:00"', 0), ("'23:59'", 1439)])
