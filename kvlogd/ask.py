@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -163,11 +163,21 @@ def release(places: Sequence[Path], store: Path, for_s: float) -> dict[str, Any]
 
 
 def alerts(places: Sequence[Path], store: Path, *, also_over: bool) -> list[dict[str, Any]]:
-    """Ask for the alerts that stand, or for all that ever were."""
+    """Ask for the alerts that fire, or for all that ever did: `board.Entry` as plain values."""
     with _asked(places, store, Kind.ALERTS, _ANSWER_S, all=also_over) as (_, talk):
-        found: list[dict[str, Any]] = []
-        while "end" not in (message := talk.read()):
-            found += message["items"]
+        return _items(talk)
+
+
+def silence(places: Sequence[Path], store: Path, request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Ask for a silence to begin or end, or for those in force."""
+    with _asked(places, store, Kind.SILENCE, _ANSWER_S, **request) as (_, talk):
+        return _items(talk)
+
+
+def _items(talk: Talk) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    while "end" not in (message := talk.read()):
+        found += message["items"]
     return found
 
 

@@ -7,9 +7,17 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kvlogd import __version__, gpucli, hostcli, live, storecli
+from kvlogd import __version__, alertcli, gpucli, hostcli, live, notifycli, storecli
 from kvlogd.errors import ConfigError, KvlogdError
+
+if TYPE_CHECKING:
+    from kvlogd.model import AlertEvent
+    from kvlogd.outcome import Outcome
+    from kvlogd.rehearsal import Addresses
+    from kvlogd.rules import Rule
+    from kvlogd.store import Store
 
 FINE, FOUND, WRONG = 0, 1, 2
 
@@ -57,9 +65,11 @@ def build_parser() -> argparse.ArgumentParser:
     _add_replay(commands)
     _add_run(commands)
     live.add_commands(commands)
+    alertcli.add_commands(commands)
     gpucli.add(commands)
     _add_check(commands)
     _add_rules(commands)
+    notifycli.add(commands)
     storecli.add(commands)
     hostcli.add(commands, parser)
     return parser
@@ -70,7 +80,7 @@ def _add_replay(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "replay",
         help="read logs that are there and tell what is wrong",
         description="Reads vLLM logs (plain, .gz, .zst, docker json-file, CRI, journal), oldest rotation first, and "
-        "tells what the rules find. Nothing is sent.",
+        "tells what the rules find. Nothing is sent, unless --notify asks for it.",
     )
     replay.add_argument("logs", nargs="+", type=Path, metavar="LOG")
     replay.add_argument("--db", type=Path, metavar="FILE", help="keep the history in this DuckDB file")
@@ -81,6 +91,10 @@ def _add_replay(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     replay.add_argument("--gpu-csv", type=Path, metavar="F", help="output of nvidia-smi --query-gpu=… --format=csv")
     replay.add_argument("--host-csv", type=Path, metavar="F", help="CSV with the columns ts,rss_mib")
     replay.add_argument("--report", type=Path, metavar="F.html", help="write a page with charts")
+    replay.add_argument(
+        "--notify", action="store_true", help="send what a daemon would have sent then, marked as a replay"
+    )
+    replay.add_argument("--config", type=Path, metavar="FILE", help="with --notify: whose channels are sent to")
     replay.set_defaults(run=_replay)
 
 
@@ -97,6 +111,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     from kvlogd.stamp import HOST_ZONE, zone
     from kvlogd.tell import json_lines, status_of, text_blocks
 
+    to = _addresses(arguments.config) if arguments.notify else None
     if arguments.report is not None:
         _refuse_to_overwrite(arguments.report)
     folders = [shipped_folder(), *([arguments.rules] if arguments.rules else [])]
@@ -109,6 +124,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         arguments.host_csv,
     )
     with replaying.opened_store(arguments.db) as store:
+        known = [] if to is None else store.alert_events()
         with bar("reading") as progress:
             outcome = replaying.replay(arguments.logs, rules, store, options, progress)
         if arguments.report:
@@ -119,12 +135,36 @@ def _replay(arguments: argparse.Namespace) -> int:
             except KvlogdError as unwritten:
                 # what was found is told all the same
                 outcome = outcome._replace(errors=[*outcome.errors, unwritten])
+        if to is not None:
+            outcome = _notified(outcome, known, store, rules, to)
     told = json_lines(outcome) if arguments.json else text_blocks(outcome, rules, arguments.db, _colour())
     for line in told:
         print(line)
     for error in outcome.errors:
         _complain(error)
     return status_of(outcome)
+
+
+def _addresses(config: Path | None) -> "Addresses":
+    from kvlogd.rehearsal import addresses
+
+    return addresses(config)
+
+
+def _notified(
+    outcome: "Outcome", known: "Sequence[AlertEvent]", store: "Store", rules: "Sequence[Rule]", to: "Addresses"
+) -> "Outcome":
+    """Send what was found; return it with what could not be sent among the errors."""
+    from kvlogd.advice import advice, told
+    from kvlogd.rehearsal import rehearsed
+
+    errors = list(outcome.errors)
+    for sent in rehearsed(outcome, known, store, rules, to):
+        print(f"kvlogd: channel {sent.channel}: {told(sent.fate)}: {sent.subject}", file=sys.stderr)
+        if sent.fate.fault is not None:
+            mend = advice(sent.fate)
+            errors.append(KvlogdError("did not take it: it gets no more", where=f"channel {sent.channel}", mend=mend))
+    return outcome._replace(errors=errors)
 
 
 def _add_run(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -168,7 +208,9 @@ def _add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def _check(arguments: argparse.Namespace) -> int:
     from kvlogd.setup import load_setup
 
-    setup = load_setup(arguments.config, [arguments.rules] if arguments.rules else [])
+    setup = load_setup(arguments.config, [arguments.rules] if arguments.rules else [], by_hand=True)
+    if not setup.is_asked:
+        raise ConfigError("Apprise did not come to look at the URLs in time", where="channels", mend="try again")
     if any(rule.query is not None for rule in setup.rules):
         from kvlogd.inquiry import faults
         from kvlogd.replay import opened_store
@@ -178,7 +220,10 @@ def _check(arguments: argparse.Namespace) -> int:
             found = list(faults(setup.rules, store))
         if found:
             raise FaultsError(found)
-    print(f"fine: {len(setup.rules)} rules")
+    unseen = len(setup.config.channels) - len(setup.urls)
+    aside = f" ({unseen} of them by credentials, which only the service can read)" if unseen else ""
+    channels = len(setup.config.channels)
+    print(f"fine: {len(setup.rules)} rules" + (f", {channels} channels{aside}" if channels else ""))
     return FINE
 
 

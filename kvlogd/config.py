@@ -3,13 +3,13 @@
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from kvlogd.errors import ConfigError
-from kvlogd.fields import Duration, Span
+from kvlogd.fields import Count, Duration, Span
 from kvlogd.model import Severity
 from kvlogd.yamlfile import Document, FaultsError, checked, load
 
@@ -77,6 +77,18 @@ SecretName = Annotated[str, AfterValidator(_secret_name)]
 SecretFile = Annotated[Path, AfterValidator(_secret_file)]
 
 
+def _clock_time(value: object) -> object:
+    match = re.fullmatch(r"([01]?[0-9]|2[0-3]):([0-5][0-9])", value) if isinstance(value, str) else None
+    if match is None:
+        # a bare 22:00 is 1320 to YAML, which could as well be a number that somebody wrote
+        raise ValueError("is no time of day: write it in quotes, like '22:00'")
+    return 60 * int(match[1]) + int(match[2])
+
+
+ClockTime = Annotated[int, BeforeValidator(_clock_time)]
+"""Minutes since midnight."""
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -132,21 +144,46 @@ class RulesConfig(_Frozen):
     override: dict[str, OverrideConfig] = Field(default_factory=dict)
 
 
-class ChannelConfig(_Frozen):
-    """Where alerts go. The URL is a secret: it stands in a file, an environment variable or a credential."""
+class _SecretUrl(_Frozen):
+    """A URL that is a secret: it stands in a file, an environment variable or a credential."""
 
-    name: Name
     url_file: SecretFile | None = None
     url_env: SecretName | None = None
     credential: SecretName | None = None
-    severities: tuple[Severity, ...] = (Severity.CRITICAL, Severity.WARNING)
-    repeat_every: Span = 4 * 3600.0
 
     @model_validator(mode="after")
-    def _one_secret(self) -> "ChannelConfig":
+    def _one_secret(self) -> Self:
         if sum(secret is not None for secret in (self.url_file, self.url_env, self.credential)) != 1:
             raise ValueError("give one of url_file, url_env and credential")
         return self
+
+
+class QuietConfig(_Frozen):
+    """The hours in which a channel takes only what is severe."""
+
+    from_min: ClockTime = Field(alias="from")
+    to_min: ClockTime = Field(alias="to")
+    timezone: str | None = None
+    """None: the host's."""
+    below: Severity = Severity.CRITICAL
+    """What is less severe waits for the end."""
+
+
+class ChannelConfig(_SecretUrl):
+    """Where alerts go."""
+
+    name: Name
+    severities: tuple[Severity, ...] = (Severity.CRITICAL, Severity.WARNING)
+    repeat_every: Span = 4 * 3600.0
+    quiet: QuietConfig | None = None
+    burst: Count = 10
+    """Messages a minute; what is more is summed up."""
+
+
+class HeartbeatConfig(_SecretUrl):
+    """A URL that is fetched as long as all goes well; who watches it tells when that ends."""
+
+    every: Span = 60.0
 
 
 class Config(_Frozen):
@@ -160,6 +197,7 @@ class Config(_Frozen):
     store: StoreConfig = StoreConfig()
     rules: RulesConfig = RulesConfig()
     channels: tuple[ChannelConfig, ...] = ()
+    heartbeat: HeartbeatConfig | None = None
 
     @model_validator(mode="after")
     def _names_once(self) -> "Config":

@@ -4,19 +4,24 @@ Everything that can be thrown away is: when the store fails, it is opened anew a
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from kvlogd import systemd, wire
+from kvlogd import board, silencing, systemd, wire
+from kvlogd.channel import Secret
 from kvlogd.clock import Clock, Waker
+from kvlogd.dispatch import Dispatch
 from kvlogd.endpoint import Endpoint, Hands
 from kvlogd.errands import Errands
 from kvlogd.errors import KvlogdError, StoreError
+from kvlogd.heartbeat import Heartbeat
 from kvlogd.herald import Herald, status_line
 from kvlogd.intake import BUDGET_BYTES, Intake
 from kvlogd.lock import OutsiderError
 from kvlogd.lookout import Lookout
 from kvlogd.overview import status_of
+from kvlogd.postman import Postman
 from kvlogd.retention import Keep, tend
 from kvlogd.setup import Setup, homed, load_setup
 from kvlogd.status import Mode, to_json
@@ -30,6 +35,10 @@ POLL_S = 1.0
 COMMIT_S = 10.0
 COMMIT_RECORDS = 20_000
 """A commit costs about 12 ms however small it is: few at rest, large ones for a backlog."""
+NEWS_S = 1.0
+"""An alert does not wait for the next commit."""
+FAREWELL_S = 3.0
+"""How long messages that are on their way may take at the end."""
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 TEND_S, FIRST_TEND_S, TEND_AGAIN_S = 3600.0, 300.0, 30.0
 """How often old rows are looked after, how soon after a start, and how soon again where there is more to do."""
@@ -63,6 +72,9 @@ class Daemon:
         self._stop_wanted = self._reload_wanted = False
         self._errands = Errands(waker.wake)
         self._started_s = clock.wall_s()
+        self._dispatch = Dispatch(Postman(waker.wake), voice, os.uname().nodename)
+        self._heartbeat = Heartbeat()
+        self._aim()
         self._lookout = Lookout(self.setup, voice)
 
     # --- what others may ask, from a signal handler or another thread
@@ -89,6 +101,10 @@ class Daemon:
         """Return what `kvlogd status` shows. Raises StoreError where the loop has no time."""
         return self._errands.ask(self._status, STATUS_S)
 
+    def silence(self, request: Mapping[str, Any]) -> list[Mapping[str, object]]:
+        """Begin, end or list silences. Raises KvlogdError, StoreError."""
+        return self._errands.ask(lambda: self._silence(request), STATUS_S)
+
     def release(self, for_s: float) -> Mapping[str, object]:
         """Let go of the GPUs for so long. Raises KvlogdError."""
         return self._errands.ask(lambda: self._lookout.release(self._clock.monotonic_s(), for_s), STATUS_S)
@@ -109,7 +125,9 @@ class Daemon:
                         self._waker.wait(POLL_S)
                 self._notifier.stopping()
                 self._commit(self._clock.monotonic_s(), is_last=True)
+                self._farewell()
             finally:
+                self._dispatch.close()
                 self._let_go()
                 self._lookout.close()
                 self._watch.close()
@@ -140,8 +158,10 @@ class Daemon:
         return wire.place(store, self.setup.config.store.socket, os.environ)
 
     def _hands(self, store: Store) -> Hands:
-        alerts = lambda every: _alerts(store, every)  # noqa: E731
-        return Hands(store, self.flush, self.status, alerts, store.snapshot, self.release)
+        def alerts(every: bool) -> list[Mapping[str, object]]:
+            return [entry._asdict() for entry in board.entries(store, self._clock.wall_s(), every=every)]
+
+        return Hands(store, self.flush, self.status, alerts, store.snapshot, self.silence, self.release)
 
     def _status(self) -> Mapping[str, object]:
         path, complaints = self.setup.config.store.path, self._voice.complaints()
@@ -149,10 +169,17 @@ class Daemon:
             fault = self._endpoint.health()
             wall_s = self._clock.wall_s()
             complaints.append(Complaint("socket", fault.last_fault or "", wall_s, wall_s, fault.faults, 0.0))
-        known = status_of(
-            self.intake, path, complaints, self._mode(), self._started_s, self._clock.wall_s(), self._lookout
+        times = (self._started_s, self._clock.wall_s())
+        return to_json(
+            status_of(self.intake, path, complaints, self._mode(), *times, self._lookout, self._dispatch.channels())
         )
-        return to_json(known)
+
+    def _silence(self, request: Mapping[str, Any]) -> list[Mapping[str, object]]:
+        if self.store is None:
+            raise StoreError("the store is not open", mend="try again")
+        found = silencing.obey(self.store, request, self._clock.wall_s())
+        self._dispatch.silence(self.store.silences())
+        return list(silencing.to_json(found))
 
     def _turn(self) -> bool:
         """Do what is due; return whether there is more to do at once."""
@@ -164,6 +191,7 @@ class Daemon:
         busy = self._read(now_s, wall_s)
         if self._is_commit_due(now_s):
             self._commit(now_s)
+        self._tell(now_s, wall_s)
         if now_s - self._tended_s >= TEND_S:
             self._tend(now_s, wall_s)
         if now_s - self._reported_s >= REPORT_S:
@@ -178,6 +206,7 @@ class Daemon:
             return
         try:
             self.intake = Intake(self.setup, self.store, now_s, self._clock)
+            self._dispatch.take_up(self.setup, self.store, self._clock.wall_s())
             self._lookout.begin(self.store, self._clock.wall_s())
         except StoreError as error:
             self._store_failed(error, now_s)
@@ -198,12 +227,15 @@ class Daemon:
     def _is_commit_due(self, now_s: float) -> bool:
         if self.intake is None:
             return False
-        return now_s - self._committed_s >= COMMIT_S or self.intake.pending() >= COMMIT_RECORDS
+        since_s = now_s - self._committed_s
+        is_urgent = since_s >= NEWS_S and self.intake.has_news()
+        return is_urgent or since_s >= COMMIT_S or self.intake.pending() >= COMMIT_RECORDS
 
     def _commit(self, now_s: float, *, is_last: bool = False) -> None:
         if self.intake is None or self.store is None:
             return
         batch = self._lookout.joined(self.intake.batch(now_s, is_last=is_last))
+        batch = self._dispatch.planned(batch, self._clock.wall_s())
         try:
             if any(batch):
                 self.store.commit(batch)
@@ -215,6 +247,36 @@ class Daemon:
         if not is_last and self.intake.inquire(self.store):
             self._committed_s -= COMMIT_S  # what came of it is stored at once
         self._voice.relent("store")
+
+    def _tell(self, now_s: float, wall_s: float, *, is_last: bool = False) -> None:
+        """Send what is due, and take in what became of it."""
+        try:
+            self._dispatch.turn(self.intake, now_s, wall_s, is_last=is_last)
+        except StoreError as error:
+            self._store_failed(error, now_s)
+        self._heartbeat.beat(now_s, lambda: self._is_well(now_s, wall_s))
+
+    def _aim(self) -> None:
+        """Let the heartbeat go where the config says."""
+        config, url = self.setup.config.heartbeat, self.setup.heartbeat
+        if config is not None and url is not None:
+            self._heartbeat.aim(url.reveal(), config.every)
+        else:
+            self._heartbeat.aim(None, 0.0)
+
+    def _is_well(self, now_s: float, wall_s: float) -> bool:
+        """Tell whether logs, store, rules and channels all make progress."""
+        if self.intake is None or now_s - self._committed_s > 2 * COMMIT_S:
+            return False
+        is_read = all(health.state != "unreadable" for health in self.intake.health())
+        return is_read and self._dispatch.is_well(wall_s)
+
+    def _farewell(self) -> None:
+        """Wait a little for messages that are on their way, so that none is sent again at the next start."""
+        end_s = self._clock.monotonic_s() + FAREWELL_S
+        while self._dispatch.is_flying() and (now_s := self._clock.monotonic_s()) < end_s:
+            self._waker.wait(end_s - now_s)
+            self._tell(self._clock.monotonic_s(), self._clock.wall_s(), is_last=True)
 
     def _store_failed(self, error: StoreError, now_s: float) -> None:
         """Stop reading for a while: the logs keep what the store cannot take."""
@@ -249,7 +311,9 @@ class Daemon:
         self._herald.idle(self.intake.without_evidence())
         self._watch.follow(self.intake.folders() if self.setup.config.watch else set(), now_s)
         behind = sum(one.behind_bytes or 0 for one in health)
-        self._notifier.status(status_line(*self.intake.totals(), len(health), behind, self._mode()))
+        line = status_line(*self.intake.totals(), len(health), behind, self._mode())
+        bad = [channel.name for channel in self._dispatch.channels() if channel.line.is_bad]
+        self._notifier.status(f"{line}, out of order: {', '.join(bad)}" if bad else line)
 
     def _mode(self) -> Mode:
         return Mode(self._watch.mode) if self.setup.config.watch else Mode.POLLING
@@ -259,7 +323,7 @@ class Daemon:
         self._reload_wanted = False
         self._notifier.reloading(now_s)
         try:
-            setup = _loaded(self._wanted)
+            setup = _loaded(self._wanted, self.setup.urls.values())
         except KvlogdError as error:
             self._voice.complain("reload", str(error), now_s, self._clock.wall_s(), Level.ERROR)
             self._notifier.ready("reload failed: the old config is in force")
@@ -273,22 +337,18 @@ class Daemon:
             self._commit(now_s, is_last=True)
             self._let_go()
             self.setup = setup
+            self._aim()
             self._lookout.change(setup)
         self._voice.say(Level.NOTICE, f"reloaded: {len(setup.config.sources)} sources, {len(setup.rules)} rules")
         self._notifier.ready()
 
     def _let_go(self) -> None:
+        self._dispatch.let_go()
         if self.intake is not None:
             self.intake.close()
             self.intake = None
         self._lookout.forget()
 
 
-def _loaded(wanted: Path | None) -> Setup:
-    return homed(load_setup(wanted), systemd.state_folder(os.environ))
-
-
-def _alerts(store: Store, every: bool) -> Iterator[Mapping[str, object]]:
-    """Yield the alerts that stand, or all that ever were, as plain values."""
-    found = store.alert_events() if every else store.standings()
-    yield from ({**one._asdict(), "key": one.key._asdict()} for one in found)
+def _loaded(wanted: Path | None, known: Iterable[Secret] = ()) -> Setup:
+    return homed(load_setup(wanted, known=known), systemd.state_folder(os.environ))

@@ -12,21 +12,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kvlogd import ask, disk, rights, servers, systemd, wire
+from kvlogd.channel import url
 from kvlogd.checkup import Item, Mark
 from kvlogd.config import ChannelConfig, Config, Enabled, SourceConfig
 from kvlogd.container import ROOT as CONTAINERS
 from kvlogd.docker import Containers
-from kvlogd.errors import KvlogdError
+from kvlogd.errors import ConfigError, KvlogdError
 from kvlogd.logcheck import look
 from kvlogd.notice import count_text
 from kvlogd.quantity import duration_text, size_text
 from kvlogd.rules import Rule
-from kvlogd.setup import Setup, load_setup
+from kvlogd.setup import Setup, read_setup
 from kvlogd.source import rotation_of, shown
 from kvlogd.stamp import HOST_ZONE, zone
+from kvlogd.status import SourceState, Status
 from kvlogd.tail import globbed
 
 LEAST_BYTES, SOME_BYTES = 64 << 20, 1 << 30
+BEHIND_BYTES = 16 << 20
 MOST_LOGS = 8
 """Logs of a source that are read to the end of the chain; of further ones only that they are there is told."""
 JOURNAL_S = 5.0
@@ -43,7 +46,7 @@ class Found(NamedTuple):
 def examine(wanted: Path | None, logs: Sequence[Path], wall_s: float) -> Found:
     """Return the whole chain: of the config's sources, or of these logs alone."""
     try:
-        setup = load_setup(wanted)
+        setup = read_setup(wanted)
     except KvlogdError as error:
         faults = str(error).splitlines()
         items = [Item("config", Mark.FAIL, fault, "mend it, then `kvlogd check`") for fault in faults]
@@ -163,16 +166,32 @@ def _daemon(setup: Setup, wall_s: float) -> Iterator[Item]:
         return
     age = duration_text(max(wall_s - status.started_s, 0))
     yield Item("daemon", Mark.OK, f"process {status.pid} has run for {age}")
+    yield from devices(status, has_driver=_has_driver())
+    blind = {source.name for source in status.sources if source.state is SourceState.UNREADABLE}
     for trouble in status.troubles:
-        yield Item(f"daemon: {trouble.where}", Mark.WARN, trouble.what, "journalctl -u kvlogd says more")
+        mark = Mark.FAIL if trouble.where in blind else Mark.WARN
+        yield Item(f"daemon: {trouble.where}", mark, trouble.what, "journalctl -u kvlogd says more")
+    for source in status.sources:
+        if (source.lag_bytes or 0) > BEHIND_BYTES:
+            what = f"the daemon is {size_text(source.lag_bytes or 0)} behind"
+            yield Item(f"daemon: {source.name}", Mark.WARN, what, "it catches up by itself; look again")
+
+
+def devices(status: Status, *, has_driver: bool) -> Iterator[Item]:
+    """Tell of GPUs that the daemon cannot read, one by one, and why it reads none although there is a driver."""
+    for gpu in status.gpus:
+        if gpu.state not in ("ok", "released"):
+            number = gpu.gpu if gpu.device_index is None else str(gpu.device_index)
+            yield Item(f"GPU {number}", Mark.FAIL, f"is {gpu.state}", "nvidia-smi -L, and dmesg | grep -i xid")
+    if status.gpus_note and has_driver:
+        yield Item("GPU", Mark.WARN, status.gpus_note, "journalctl -u kvlogd says more")
 
 
 def _gpu(config: Config) -> Iterator[Item]:
-    """Tell whether there is a driver to ask; the GPU's own checks belong behind this one."""
-    is_there = any(path.exists() for path in NVIDIA)
+    """Tell whether there is a driver to ask."""
     if config.gpu.enabled is Enabled.NO:
         yield Item("GPU", Mark.OK, "not asked, as the config says")
-    elif is_there:
+    elif _has_driver():
         yield Item("GPU", Mark.OK, "NVIDIA's driver is loaded")
     else:
         mark = Mark.FAIL if config.gpu.enabled is Enabled.YES else Mark.OK
@@ -180,27 +199,26 @@ def _gpu(config: Config) -> Iterator[Item]:
         yield Item("GPU", mark, "no NVIDIA driver is loaded", mend)
 
 
+def _has_driver() -> bool:
+    return any(path.exists() for path in NVIDIA)
+
+
 def _channel(channel: ChannelConfig) -> Iterator[Item]:
     """Tell whether a channel's URL is there and kept from others; its sending is `kvlogd notify test`'s business."""
     link = f"channel {channel.name}"
-    if channel.url_file is not None:
-        yield _secret_file(link, channel.url_file)
-    elif channel.url_env is not None:
+    if channel.url_env is not None:
         yield Item(link, Mark.OK, f"its URL comes from the variable {channel.url_env} of the service")
     elif channel.credential is not None:
         yield Item(
             link, Mark.OK, f"its URL comes from the credential {channel.credential}: see LoadCredential= of the unit"
         )
-
-
-def _secret_file(link: str, path: Path) -> Item:
-    try:
-        mode = path.stat().st_mode
-    except OSError as error:
-        return Item(link, Mark.FAIL, f"{path}: {error.strerror}", "write its URL there, or run this as root")
-    if mode & 0o007:
-        return Item(link, Mark.WARN, f"{path}: everybody can read this secret", f"chmod o= {path}")
-    return Item(link, Mark.OK, f"{path} holds its URL")
+    else:
+        try:
+            url(channel, os.environ)
+        except ConfigError as error:
+            yield Item(link, Mark.FAIL, f"{error.where}: {error.what}", error.mend)
+        else:
+            yield Item(link, Mark.OK, f"{channel.url_file} holds its URL; `kvlogd notify test {channel.name}` tries it")
 
 
 def _clock() -> Iterator[Item]:

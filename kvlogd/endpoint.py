@@ -33,6 +33,7 @@ _LIFE_S = {
     Kind.SQL: sqlgate.LIMIT_S + WAIT_S + 5,
     Kind.STATUS: 15.0,
     Kind.ALERTS: 30.0,
+    Kind.SILENCE: 15.0,
     Kind.SNAPSHOT: 900.0,
     Kind.GPU_RELEASE: 15.0,
 }
@@ -61,6 +62,10 @@ class Stoppable(Protocol):
         """Run a checked statement. `started` is given what interrupts it: safe in any thread, at any time."""
 
 
+def _no_silences(_request: Mapping[str, Any]) -> Iterable[Mapping[str, object]]:
+    return ()
+
+
 class Hands(NamedTuple):
     """What the daemon lends the endpoint. Each may be called from any thread."""
 
@@ -73,6 +78,8 @@ class Hands(NamedTuple):
     """The alerts that stand, or all that ever were."""
     snapshot: Callable[[Path], object]
     """Writes a consistent copy of the store to a path that is free."""
+    silence: Callable[[Mapping[str, Any]], Iterable[Mapping[str, object]]] = _no_silences
+    """Begins, ends or lists silences, see `silencing.obey`."""
     release: Callable[[float], Mapping[str, object]] | None = None
     """Lets go of the GPUs for so many seconds."""
 
@@ -235,7 +242,7 @@ class Endpoint:
             self._check_store(request.get("store"))
             answers = {
                 Kind.SQL: self._sql, Kind.STATUS: self._status, Kind.ALERTS: self._alerts,
-                Kind.SNAPSHOT: self._snapshot, Kind.GPU_RELEASE: self._release,
+                Kind.SNAPSHOT: self._snapshot, Kind.SILENCE: self._silence, Kind.GPU_RELEASE: self._release,
             }  # fmt: skip
             answers[kind](peer, request)
 
@@ -297,6 +304,11 @@ class Endpoint:
     def _alerts(self, peer: Caller, request: Mapping[str, Any]) -> None:
         peer.send({"v": wire.VERSION})
         peer.send({"end": _send_chunks(peer, "items", self._hands.alerts(request.get("all") is True))})
+
+    def _silence(self, peer: Caller, request: Mapping[str, Any]) -> None:
+        found = self._hands.silence(request)
+        peer.send({"v": wire.VERSION})
+        peer.send({"end": _send_chunks(peer, "items", found)})
 
     def _snapshot(self, peer: Caller, _request: Mapping[str, Any]) -> None:
         if not self._copying.acquire(blocking=False):

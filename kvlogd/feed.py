@@ -9,6 +9,7 @@ from kvlogd.stream import Reaped, Stream
 
 PASS_S = 3.0
 """How often silence is looked for."""
+FAR_BEHIND_BYTES = 1 << 20
 
 NEAR_BYTES = 1 << 20
 """A log of which no more is unread is read to the present: what /metrics tells now belongs to it as it stands."""
@@ -117,6 +118,14 @@ class Feed:
     def pending(self) -> int:
         """Return how many records wait to be harvested."""
         return sum(stream.pending() for stream in self.streams.values())
+
+    def has_news(self) -> bool:
+        """Tell whether an alert waits to be harvested."""
+        return not self._reviving and any(stream.pipeline.has_news() for stream in self.streams.values())
+
+    def behind(self) -> set[str]:
+        """Return the logs of which much is still to be read."""
+        return self._behind | {one.log for one in self.health() if (one.behind_bytes or 0) > FAR_BEHIND_BYTES}
 
     def hint(self) -> None:
         """Say that files may have come, gone or changed their names."""

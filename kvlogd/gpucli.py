@@ -30,14 +30,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 def _release(arguments: argparse.Namespace) -> int:
     from kvlogd import ask
     from kvlogd.errors import ConfigError
-    from kvlogd.live import _places
+    from kvlogd.live import places_of
     from kvlogd.quantity import duration_text, seconds
 
     try:
         for_s = seconds(arguments.time)
     except ValueError as error:
         raise ConfigError(str(error), where="gpu release", mend="write it like 10m") from error
-    store, places = _places(arguments)
+    store, places = places_of(arguments)
     released = ask.release(places, store, for_s)
     if released.get("is_stuck"):
         mend = "see dmesg for Xid; the host may need a reboot"

@@ -11,9 +11,27 @@ from typing import Any
 
 from kvlogd import alerting, bookkeeping, rows, statements, telemetry
 from kvlogd.alerts import Standing
-from kvlogd.model import AlertEvent, Engine, Event, Gap, Run, Scrape, Stats
+from kvlogd.model import AlertEvent, Engine, Event, Gap, Run, Scrape, Sight, Stats
+from kvlogd.outbox import Case, Notice, NoticeState, Silence
 from kvlogd.reading import Gpu, GpuSample, HostSample
 from kvlogd.rows import Memory, Position
+
+_SIGHTS = """WITH cell AS (
+  SELECT arg_min(ts, kv_usage) AS low_ts, min(kv_usage) AS low, arg_max(ts, kv_usage) AS high_ts,
+    max(kv_usage) AS high, avg(running) AS running, max(waiting)::DOUBLE AS waiting
+  FROM samples JOIN engines USING (engine_id)
+  WHERE label = $1 AND ts BETWEEN to_timestamp($2::DOUBLE) AND to_timestamp($3::DOUBLE) AND isfinite(kv_usage)
+  GROUP BY engine_id, floor((epoch(ts) - $2) / greatest(1e-6, $3 - $2) * $4)
+)
+SELECT epoch(low_ts) AS t, low, running, waiting FROM cell
+UNION SELECT epoch(high_ts), high, running, waiting FROM cell ORDER BY t"""
+_STARTS = """SELECT epoch(started) FROM runs JOIN engines USING (engine_id)
+WHERE label = ? AND number > 1 AND started BETWEEN to_timestamp(?::DOUBLE) AND to_timestamp(?::DOUBLE)
+ORDER BY started"""
+_DEVICES = """SELECT min(memory_used_mib) AS low, max(memory_used_mib) AS high, max(memory_total_mib)
+FROM gpu_samples WHERE ts BETWEEN to_timestamp(?::DOUBLE) AND to_timestamp(?::DOUBLE)
+  AND memory_used_mib IS NOT NULL AND memory_total_mib IS NOT NULL
+GROUP BY gpu ORDER BY high - low DESC, high DESC LIMIT 1"""
 
 
 class History:
@@ -49,6 +67,25 @@ class History:
             for row in self.read(f"{statements.select(alerting.ALERTS)} ORDER BY rule, scope, run_id")
         ]
 
+    def cases(self) -> list[Case]:
+        """Return what each channel knows of each alert, in the order in which that was learnt."""
+        sql = f"{statements.select(alerting.CASES)} ORDER BY seen, rule, scope, run_id"
+        return [rows.case(row) for row in self.read(sql)]
+
+    def notices(self, state: NoticeState | None = None) -> list[Notice]:
+        """Return the notices in one state or in all, oldest first."""
+        sql = f"{statements.select(alerting.NOTICES)} WHERE state = coalesce(?, state) ORDER BY notice_id"
+        return [rows.notice(row) for row in self.read(sql, [None if state is None else state.value])]
+
+    def last_notice_id(self) -> int:
+        """Return the highest number that a notice has, 0 where there is none."""
+        ((found,),) = self.read("SELECT max(notice_id) FROM notices")
+        return int(found or 0)
+
+    def silences(self) -> list[Silence]:
+        """Return all silences, those that have ended among them."""
+        return [Silence(*row) for row in self.read(f"{statements.select(alerting.SILENCES)} ORDER BY silence_id")]
+
     def places(self) -> list[Position]:
         """Return all positions, with what identifies a tailed file."""
         return [Position(*row) for row in self.read(statements.select(bookkeeping.POSITIONS))]
@@ -83,6 +120,18 @@ class History:
         """Return the events of one run in order of time: their kind and numbers."""
         sql = "SELECT epoch(ts), kind, numbers FROM events WHERE run_id = ? ORDER BY ts"
         return [rows.event(row) for row in self.read(sql, [run_id])]
+
+    def sights(self, label: str, start_s: float, end_s: float, cells: int) -> list[Sight]:
+        """Return what was seen of an engine in a time cut into cells: the moments of lowest and highest usage in each.
+
+        What ran then is the cell's mean, what waited its most.
+        """
+        found = self.read(_SIGHTS, [label, start_s, end_s, cells])
+        return [Sight(*row) for row in found]
+
+    def starts(self, label: str, start_s: float, end_s: float) -> list[float]:
+        """Return when lives of an engine began in a time, but for its first life."""
+        return [at_s for (at_s,) in self.read(_STARTS, [label, start_s, end_s])]
 
     def scrapes_of(self, run_id: int, since_s: float | None = None) -> Iterator[Scrape]:
         """Yield what /metrics told of one run, from `since_s` on, oldest first."""

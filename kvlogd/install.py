@@ -62,7 +62,7 @@ def plan(root: Path, program: Path, version: int | None, texts: Mapping[Path, st
     found, missing = proposal.proposals(running, names)
     changes: list[Change] = []
     if not any((root / path).exists() for path in PACKAGED):
-        text = unit_file().read_text(encoding="utf-8").replace(_PROGRAM_OF_UNIT, str(program))
+        text = unit_file().read_text(encoding="utf-8").replace(_PROGRAM_OF_UNIT, _word(program))
         changes += [Change(OWN_UNIT, text), Change(COMMAND, link=program)]
         changes += [Change(path, text) for path, text in texts.items()]
     if version is not None and version >= _STEPS_FROM:
@@ -74,6 +74,12 @@ def plan(root: Path, program: Path, version: int | None, texts: Mapping[Path, st
     else:
         changes.append(Change(CONFIG, proposal.config_text(found, missing)))
     return Plan([change for change in changes if not _is_there(root, change)], found, uncovered, missing)
+
+
+def _word(program: Path) -> str:
+    """Return a path as one word of a unit file."""
+    text = str(program).replace("%", "%%")
+    return text if all(char.isalnum() or char in "/._-+%" for char in text) else f'"{text}"'
 
 
 def unit_file() -> Path:

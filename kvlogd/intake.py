@@ -66,6 +66,14 @@ class Intake:
         """Return how many records wait to be stored."""
         return sum(feed.pending() for feed in self.feeds)
 
+    def has_news(self) -> bool:
+        """Tell whether an alert waits to be stored."""
+        return any(feed.has_news() for feed in self.feeds)
+
+    def behind(self) -> frozenset[str]:
+        """Return the logs of which much is still to be read."""
+        return frozenset(log for feed in self.feeds for log in feed.behind())
+
     def batch(self, now_s: float, *, is_last: bool = False) -> Batch:
         """Return what came in since the last batch; the last one holds what the rules remember, too."""
         reaped = [pair for feed in self.feeds for pair in feed.harvest()]

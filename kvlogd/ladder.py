@@ -98,6 +98,8 @@ class Verdict(NamedTuple):
     """Usage at the highest load that both stretches saw, now."""
     turnovers: float | None
     """How often the requests' tokens were replaced in the newest stretch; None for a pool of unknown size."""
+    apart_s: float | None = None
+    """How long before it the stretch ended that it is compared with; None between idle spells."""
 
 
 class _RungState:
@@ -277,7 +279,17 @@ def judge(
     if quarter_s is not None:
         span_s = max(1.0, min(span_s, (now.end_s - quarter_s) / 0.75))
     peak = max(now.points.keys() & reference.points.keys())
-    return Verdict(now.end_s, since_s, length_s, rung, shift, shift.shift / span_s, now.points[peak].usage, turnovers)
+    return Verdict(
+        now.end_s,
+        since_s,
+        length_s,
+        rung,
+        shift,
+        shift.shift / span_s,
+        now.points[peak].usage,
+        turnovers,
+        now.end_s - reference.end_s,
+    )
 
 
 def rises(blocks: Sequence[Block], verdict: Verdict, short: bool) -> bool:

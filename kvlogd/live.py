@@ -51,7 +51,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         command.add_argument("--config", type=Path, metavar="FILE")
 
 
-def _places(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
+def places_of(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
     """Return the store that is meant, and where its daemon may listen."""
     from kvlogd import wire
 
@@ -90,7 +90,7 @@ def _answered(arguments: argparse.Namespace, query: str, max_rows: int) -> "Iter
     """Yield the daemon's answer, or that of the file where no daemon has it."""
     from kvlogd import ask
 
-    store, places = _places(arguments)
+    store, places = places_of(arguments)
     with contextlib.ExitStack() as stack:
         try:
             found = stack.enter_context(ask.sql(places, store, query, max_rows))
@@ -104,7 +104,7 @@ def _answered_by_file(path: Path, query: str, absent: "AbsentError") -> "Iterato
     from kvlogd import sqlgate
     from kvlogd.store import Store
 
-    with _unheld(absent), Store.open(path, read_only=True) as store, _interrupted() as started:
+    with unheld(absent), Store.open(path, read_only=True) as store, _interrupted() as started:
         sqlgate.check(query, store)
         with store.query(query, limit_s=sqlgate.LIMIT_S, started=started) as found:
             yield found
@@ -147,7 +147,7 @@ def _interrupted() -> "Iterator[Callable[[Callable[[], None]], None]]":
 
 
 @contextlib.contextmanager
-def _unheld(absent: "AbsentError") -> Iterator[None]:
+def unheld(absent: "AbsentError") -> Iterator[None]:
     """Say more of a store that is held by a process which does not answer us."""
     from kvlogd.lock import HeldError
 
@@ -164,7 +164,7 @@ def _status(arguments: argparse.Namespace) -> int:
     from kvlogd import ask
     from kvlogd.status import status_text, to_json
 
-    store, places = _places(arguments)
+    store, places = places_of(arguments)
     try:
         status = ask.status(places, store)
     except ask.AbsentError as absent:
@@ -189,7 +189,7 @@ def _snapshot(arguments: argparse.Namespace) -> int:
     from kvlogd import ask
     from kvlogd.progress import bar
 
-    store, places = _places(arguments)
+    store, places = places_of(arguments)
     target: Path = arguments.file.absolute()
     if target.exists() or target.is_symlink():
         raise StoreError("is there already", where=str(arguments.file), mend="name a new file")
@@ -207,5 +207,5 @@ def _copy_of_file(path: Path, target: Path, absent: "AbsentError") -> None:
 
     if not path.exists():
         raise StoreError("there is no such store", where=str(path), mend="give its path with --db")
-    with _unheld(absent), Store.open(path) as store:
+    with unheld(absent), Store.open(path) as store:
         cast(_Copied, store).snapshot(target)

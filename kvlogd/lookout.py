@@ -4,7 +4,7 @@ Never blocks. What it sees goes into the same batches as what the logs say; when
 knows, and it begins again from the store. The child that reads the GPUs lives on meanwhile.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from kvlogd.alerts import Standing
@@ -186,7 +186,8 @@ class Lookout:
 
     def _look(self, now_s: float, pipelines: Iterable[Pipeline]) -> None:
         self._looked_s = now_s
-        self._kin.look(writer for pipeline in pipelines for writer in _writers(pipeline))
+        roots = None if self._sideline is None else self._sideline.root_of
+        self._kin.look(writer for pipeline in pipelines for writer in _writers(pipeline, roots))
 
     def _taken(self, found: Found) -> GpuSample:
         """Return a reading with whose memory it is, and keep what is to be written of it."""
@@ -243,11 +244,16 @@ class Lookout:
                 self._voice.complain(where, what, now_s, wall_s)
 
 
-def _writers(pipeline: Pipeline) -> Iterator[Writer]:
-    """Yield the processes that write a log, each with its engines."""
+def _writers(pipeline: Pipeline, root_of: Callable[[str], int | None] | None) -> Iterator[Writer]:
+    """Yield the processes that write a log, each with its engines.
+
+    After a restart of ours no record has named one yet: then it is the process that was read last.
+    """
     engines: dict[int, dict[int | None, int]] = {}
     for track in pipeline.tracks():
         pid = None if track.window.last is None else track.window.last.pid
+        if pid is None and root_of is not None:
+            pid = root_of(pipeline.source)
         if pid is not None:
             engines.setdefault(pid, {})[track.life.engine.engine_index] = track.life.engine.engine_id
     for pid, found in engines.items():

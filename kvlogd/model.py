@@ -318,6 +318,15 @@ class Letter(NamedTuple):
     """None for good news and for tests."""
 
 
+class Sight(NamedTuple):
+    """What was seen of an engine at one moment; all is None where nothing was."""
+
+    at_s: float
+    usage: float | None
+    running: float | None
+    waiting: float | None
+
+
 class Panel(NamedTuple):
     """What a chart of one engine shows, on one time axis. All series are as long as `ts_s`; None is a hole."""
 
@@ -333,7 +342,9 @@ class Panel(NamedTuple):
     trend: tuple[tuple[float, float], tuple[float, float]] | None = None
     """Two points (time, free share) of the line that was fitted."""
     full_s: float | None = None
-    """When the pool will be full, by that line."""
+    """When the pool will be full, as the finding says."""
+    over_s: float | None = None
+    """When the alert ended."""
 
 
 class Fault(StrEnum):

@@ -1,15 +1,15 @@
-"""The words of a finding: the subject that wakes somebody, the evidence, what to do, and the SQL that shows it.
+"""The words of a finding: the subject that wakes somebody, the evidence, what to do.
 
 Pure. Every number comes from the finding's evidence; the only text from outside is the engine's label, cleaned.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from kvlogd.model import AlertEvent, AlertState
 from kvlogd.quantity import about_text, duration_text, share_text
-from kvlogd.reading import GPU_SOURCE, HOST, HOST_SOURCE
 
 EVIDENCE = {
     "shift": ("usage above its own past at the same load", "share"),
@@ -329,18 +329,6 @@ def evidence_lines(evidence: Mapping[str, float]) -> list[str]:
     return [f"{words:<{width}}  {number}" for words, number in shown]
 
 
-def sql_for(event: AlertEvent) -> str:
-    """Return the query that shows what the finding is about, from half an hour before it began."""
-    start, end = when_text(event.since_s - 1800), when_text(event.at_s + 1800)
-    label = label_text(event.key.scope).replace("'", "''")
-    if event.source == GPU_SOURCE:
-        columns = "state, memory_used_mib, engines_mib, others_mib, other_pid, util_share, sm_clock_mhz, temperature_c"
-        gpu = label.removeprefix("gpu/")
-        return f"SELECT ts, {columns} FROM gpu_samples WHERE gpu = '{gpu}' AND ts BETWEEN '{start}' AND '{end}' ORDER BY ts"  # noqa: S608, E501
-    if event.source == HOST_SOURCE:
-        which = f"coalesce(source, '{HOST}') = '{label}'"
-        return f"SELECT ts, rss_mib, limit_mib, oom_kills, pid FROM host_samples WHERE {which} AND ts BETWEEN '{start}' AND '{end}' ORDER BY ts"  # noqa: S608, E501
-    return (
-        "SELECT ts, running, waiting, generation_tps, kv_usage FROM kv JOIN engines USING (engine_id) "  # noqa: S608
-        f"WHERE label = '{label}' AND ts BETWEEN '{start}' AND '{end}' ORDER BY ts"
-    )
+def double_quoted(text: str) -> str:
+    """Return text as one word of a shell: SQL is full of single quotes, so that double ones read better."""
+    return '"' + re.sub(r'([$`"\\])', r"\\\1", text) + '"'

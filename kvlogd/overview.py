@@ -6,13 +6,25 @@ from pathlib import Path
 
 from kvlogd import __version__
 from kvlogd.alerts import Standing
+from kvlogd.dispatch import ChannelHealth
 from kvlogd.intake import Intake
 from kvlogd.lookout import Lookout
 from kvlogd.model import Abstained, AlertState, Broken, Judgement, Stats
 from kvlogd.piece import Health
 from kvlogd.pipeline import Pipeline
 from kvlogd.rules import Rule
-from kvlogd.status import EngineStatus, Mode, RuleState, RuleStatus, SourceState, SourceStatus, Status, Trouble
+from kvlogd.status import (
+    ChannelState,
+    ChannelStatus,
+    EngineStatus,
+    Mode,
+    RuleState,
+    RuleStatus,
+    SourceState,
+    SourceStatus,
+    Status,
+    Trouble,
+)
 from kvlogd.stream import Stream
 from kvlogd.voice import Complaint
 
@@ -28,6 +40,7 @@ def status_of(
     started_s: float,
     at_s: float,
     lookout: Lookout | None = None,
+    channels: Iterable[ChannelHealth] = (),
 ) -> Status:
     """Return the state of the daemon; without an intake, which is so while the store fails, little is known."""
     streams = [] if intake is None else intake.streams()
@@ -51,7 +64,17 @@ def status_of(
         gpus=() if lookout is None else tuple(lookout.gpus()),
         gpus_note="" if lookout is None else lookout.note(),
         troubles=tuple(Trouble(one.last_s, one.where, one.what, one.times) for one in complaints),
+        channels=tuple(_channel(health) for health in channels),
     )
+
+
+def _channel(health: ChannelHealth) -> ChannelStatus:
+    line = health.line
+    state = ChannelState.FINE if line.fault is None else ChannelState.FAILING
+    status = "" if line.status is None else f" ({line.status})"
+    why = "" if line.fault is None else f"{line.fault.value}{status}, {line.failures} times in a row"
+    state = ChannelState.OUT_OF_ORDER if line.is_bad else state
+    return ChannelStatus(health.name, state, health.waiting, line.sent_s, why)
 
 
 def resident_bytes() -> int:

@@ -181,6 +181,10 @@ class Pipeline:
         """Return how many records wait to be harvested."""
         return len(self._samples)
 
+    def has_news(self) -> bool:
+        """Tell whether something that people may see waits to be harvested."""
+        return bool(self._alert_events)
+
     def resume(self, lives: Iterable[Past]) -> None:
         """Bring windows, rules and alerts to where they stood, from what is stored of the runs that had not ended.
 

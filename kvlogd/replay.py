@@ -1,6 +1,6 @@
 """Replays logs that are already there: reads them in order, stores what they say and tells what the rules find.
 
-The same parser, rules, alert state and store as the daemon, with the logs' own clock. Nothing is sent.
+The same parser, rules, alert state and store as the daemon, with the logs' own clock. Nothing is sent here.
 """
 
 import tempfile

@@ -17,6 +17,7 @@ from kvlogd.chart import STYLE, Axis, Fit, Level, Mark, Point, Span, chart, cloc
 from kvlogd.errors import ConfigError
 from kvlogd.model import AlertEvent, Engine, Run, Severity
 from kvlogd.outcome import Episode, Outcome, SourceReport, episodes_in
+from kvlogd.proof import sql_for
 from kvlogd.quantity import duration_text
 from kvlogd.rules import Rule
 from kvlogd.store import Store
@@ -212,15 +213,16 @@ def _findings(outcome: Outcome, rules: Sequence[Rule], engines: Sequence[Engine]
     for episode in episodes[:MOST_FINDINGS]:
         key = episode.fired.key
         number = numbers.get(key.run) if key.run is not None else None
-        advice = _advice(by_id.get(key.rule), key.rule in told)
+        rule = by_id.get(key.rule)
+        advice = _advice(rule, key.rule in told)
         told.add(key.rule)
-        parts.append(_finding(episode, number, charts.get(key.scope), advice))
+        parts.append(_finding(episode, number, charts.get(key.scope), advice, sql_for(episode.fired, rule)))
     if more := len(episodes) - MOST_FINDINGS:
         parts += [f'<p class="muted">and {more:,} more: see the view alert_history of the store</p>'] * (more > 0)
     return "\n".join([*parts, "</section>"])
 
 
-def _finding(episode: Episode, number: int | None, chart_id: int | None, advice: str) -> str:
+def _finding(episode: Episode, number: int | None, chart_id: int | None, advice: str, sql: str) -> str:
     fired, over = episode
     times = [
         ("since", notice.clock_text(fired.since_s)),
@@ -241,7 +243,7 @@ def _finding(episode: Episode, number: int | None, chart_id: int | None, advice:
         f'<article class="{fired.severity.value}"><h3><span class="pill {fired.severity.value}">'
         f"{fired.severity.value}</span> {escaped(notice.subject(fired))}{link}</h3><dl>{when}</dl>"
         f'<div class="two">{table}{advice}</div>'
-        f"<h4>The records, in SQL</h4><pre>{escaped(notice.sql_for(fired))}</pre></article>"
+        f"<h4>Its numbers, in SQL</h4><pre>{escaped(sql)}</pre></article>"
     )
 
 

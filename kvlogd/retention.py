@@ -1,7 +1,8 @@
 """What is done for the store each hour: minutes are filled, days exported, and what is old is forgotten.
 
 Promises that nothing is forgotten by a clock alone: what is old is told by the records (see `days.trusted_s`), and
-samples go only once they are in `minutes`. Alerts, runs, engines and gaps are kept for good.
+samples go only once they are in `minutes`. Alerts, runs, engines and gaps are kept for
+good, and so is what channels were told of alerts that fire.
 """
 
 from collections.abc import Callable
@@ -74,6 +75,8 @@ def forget(store: Tended, wall_s: float, keep: Keep) -> bool:
          "(SELECT run_id FROM runs WHERE ended < to_timestamp(?::DOUBLE))", [raw_s]),
         ("DELETE FROM minutes WHERE minute < to_timestamp(?::DOUBLE)", [minutes_day * days.DAY_S]),
         ("DELETE FROM positions WHERE done AND seen < to_timestamp(?::DOUBLE)", [now_s - _KEEP_DONE_S]),
+        ("DELETE FROM notices WHERE state <> 'waiting' AND planned < to_timestamp(?::DOUBLE)", [raw_s]),
+        ("DELETE FROM silences WHERE until < to_timestamp(?::DOUBLE)", [raw_s]),
         ("DELETE FROM exports WHERE day < ?::DATE", [days.name(minutes_day)]),
         ("DELETE FROM meta WHERE key = ?", [rollup.RAW_FROM]),
         ("INSERT INTO meta VALUES (?, ?)", [rollup.RAW_FROM, str(raw_s)]),

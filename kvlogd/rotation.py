@@ -5,15 +5,13 @@ Does not promise to understand all of logrotate: only which blocks name the log,
 
 import contextlib
 import fnmatch
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 CONFIGS = (Path("/etc/logrotate.conf"), Path("/etc/logrotate.d"))
-_BLOCK = re.compile(r"([^{}]*)\{([^{}]*)\}")
-_SCRIPT = re.compile(r"(?ms)^\s*(?:prerotate|postrotate|firstaction|lastaction|preremove)\b.*?^\s*endscript\b")
-_MOST_BYTES = 1 << 20
+_SCRIPTS = {"prerotate", "postrotate", "firstaction", "lastaction", "preremove"}
+_MOST_BYTES = 1 << 16
 
 
 class Rotating(NamedTuple):
@@ -30,8 +28,7 @@ def rotating(log: Path, configs: tuple[Path, ...] = CONFIGS) -> Rotating | None:
     for config in _files(configs):
         with contextlib.suppress(OSError):
             text = config.read_bytes()[:_MOST_BYTES].decode("utf-8", "replace")
-            text = _SCRIPT.sub("", re.sub(r"(?m)#.*$", "", text))
-            for names, body in _BLOCK.findall(text):
+            for names, body in _blocks("\n".join(_directives(text))):
                 # what stands before the first path of a file are settings, which look like no path
                 patterns = [word.strip("\"'") for word in names.split() if word.strip("\"'").startswith("/")]
                 if any(fnmatch.fnmatchcase(str(log), pattern) for pattern in patterns):
@@ -39,6 +36,27 @@ def rotating(log: Path, configs: tuple[Path, ...] = CONFIGS) -> Rotating | None:
                     packs = "compress" in words and "delaycompress" not in words
                     return Rotating(config, "copytruncate" in words, packs)
     return None
+
+
+def _directives(text: str) -> Iterator[str]:
+    """Yield the lines without comments and without the shell scripts between them."""
+    in_script = False
+    for line in text.splitlines():
+        words = line.partition("#")[0].split()
+        if words and words[0] in _SCRIPTS:
+            in_script = True
+        elif not in_script:
+            yield " ".join(words)
+        elif words[:1] == ["endscript"]:
+            in_script = False
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Yield what stands before and in each pair of braces."""
+    for part in text.split("}"):
+        names, brace, body = part.partition("{")
+        if brace:
+            yield names, body
 
 
 def _files(configs: tuple[Path, ...]) -> Iterator[Path]:

@@ -6,6 +6,7 @@ Pure: knows the order of the columns in `schema`, and no database.
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from kvlogd.alerts import Standing
@@ -16,14 +17,17 @@ from kvlogd.model import (
     Engine,
     Event,
     EventKind,
+    Fault,
     Gap,
     Latency,
+    NoticeKind,
     Run,
     Scrape,
     Severity,
     Spread,
     Stats,
 )
+from kvlogd.outbox import Case, CaseKey, Notice, NoticeState, Silence
 from kvlogd.reading import Gpu, GpuProcess, GpuSample, HostSample
 
 
@@ -65,6 +69,12 @@ class Batch(NamedTuple):
     gaps: Sequence[Gap] = ()
     positions: Sequence[Position] = ()
     memories: Sequence[Memory] = ()
+    cases: Sequence[Case] = ()
+    """Cases that began or changed."""
+    closed: Sequence[CaseKey] = ()
+    """Cases in which nothing is left to tell."""
+    notices: Sequence[Notice] = ()
+    silences: Sequence[Silence] = ()
     gpu_samples: Sequence[GpuSample] = ()
     host_samples: Sequence[HostSample] = ()
     gpus: Sequence[Gpu] = ()
@@ -139,6 +149,40 @@ def standing(row: Sequence[Any]) -> Standing:
     times = (entered_s, since_s, seen_s, true_for_s, clear_since_s)
     facts = (verdict, Severity(severity), source, index, value, json.loads(evidence))
     return Standing(AlertKey(rule, scope, run), AlertState(state), *times, *facts)
+
+
+def case_values(case: Case) -> tuple[Any, ...]:
+    """Return the values of one row of `cases`, in the order of its columns."""
+    e = case.event
+    facts = (e.verdict, e.severity.value, e.source, e.engine_index, e.since_s, e.value, _numbers(e.evidence), e.reason)
+    told = (None if case.told is None else case.told.value, case.told_s, case.tried)
+    bouts = json.dumps(case.bouts, separators=(",", ":"))
+    return (case.channel, case.topic.value, *e.key, e.state.value, e.at_s, *facts, case.seen_s, bouts, *told)
+
+
+def case(row: Sequence[Any]) -> Case:
+    """Return the record of one row of `cases`, times as Unix seconds."""
+    channel, topic, rule, scope, run, state, at_s, *rest = row
+    verdict, severity, source, index, since_s, value, evidence, reason, seen_s, bouts, told, told_s, tried = rest
+    facts = (AlertState(state), verdict, Severity(severity), source, index, at_s, since_s, value)
+    event = AlertEvent(AlertKey(rule, scope, run), *facts, json.loads(evidence), reason)
+    times = tuple((begin_s, end_s) for begin_s, end_s in json.loads(bouts))
+    told = None if told is None else Severity(told)
+    return Case(channel, NoticeKind(topic), event, seen_s, times, told, told_s, tried)
+
+
+def notice_values(notice: Notice) -> tuple[Any, ...]:
+    """Return the values of one row of `notices`, in the order of its columns."""
+    return tuple(str(value) if isinstance(value, StrEnum) else value for value in notice)
+
+
+def notice(row: Sequence[Any]) -> Notice:
+    """Return the record of one row of `notices`, times as Unix seconds."""
+    number, channel, kind, rule, state, *rest = row
+    planned_s, due_s, expires_s, attempts, fault, *told = rest
+    fault = None if fault is None else Fault(fault)
+    times = (planned_s, due_s, expires_s)
+    return Notice(number, channel, NoticeKind(kind), rule, NoticeState(state), *times, attempts, fault, *told)
 
 
 def _numbers(numbers: Mapping[str, float]) -> str:

@@ -3,11 +3,12 @@
 Promises that each shipped rule, each kind with each of its parameters and each signal stands in it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, get_args
 
 from kvlogd import fields, quantity
+from kvlogd.gauge import GPU_SIGNALS, HOST_SIGNALS
 from kvlogd.kinds import KINDS, about
 from kvlogd.rules import Rule, load_rules, shipped_folder
 from kvlogd.window import SIGNALS, SOURCE_SIGNALS
@@ -22,6 +23,12 @@ _TYPES: tuple[tuple[Any, str, Callable[[Any], str]], ...] = (
     (fields.Count, "a whole number from 1 on", str),
     (fields.SignalName, "one of the signals below", str),
     (fields.AnyQuantity, "a quantity in the signal's unit", str),
+)
+_OWNERS: tuple[tuple[Mapping[str, Any], str], ...] = (
+    (SIGNALS, "an engine"),
+    (SOURCE_SIGNALS, "a source"),
+    (GPU_SIGNALS, "a GPU"),
+    (HOST_SIGNALS, "a host"),
 )
 _KEYS = """
 | key | meaning |
@@ -63,8 +70,8 @@ def _lines(rules: list[Rule]) -> Iterator[str]:
     for name in sorted(KINDS):
         yield from _kind(name)
     yield "\n## Signals\n\n| signal | unit | it is | of |\n|---|---|---|---|"
-    yield from (f"| `{name}` | {one.unit} | {one.what} | an engine |" for name, one in sorted(SIGNALS.items()))
-    yield from (f"| `{name}` | {one.unit} | {one.what} | a source |" for name, one in sorted(SOURCE_SIGNALS.items()))
+    for signals, owner in _OWNERS:
+        yield from (f"| `{name}` | {one.unit} | {one.what} | {owner} |" for name, one in sorted(signals.items()))
 
 
 def _rule(rule: Rule) -> Iterator[str]:

@@ -145,14 +145,15 @@ def run_file(path: Path, rules: Mapping[str, Rule]) -> Iterator[Result]:
             faults = [fault for expect in case.expect for fault in _faults(expect, _run_readings(rule, case), START_S)]
             yield Result(path, rule.id, case.name, faults, "", "")
             continue
-        records = list(_records(case, case.series or {}, 0)) if case.log is None else None
+        records = list(records_of(case, case.series or {}, 0)) if case.log is None else None
         events = _run_series(rule, case, records) if records is not None else _run_log(rule, case, path.parent)
         first_s = records[0].ts_s if records else None
         faults = [fault for expect in case.expect for fault in _faults(expect, events, first_s)]
         yield Result(path, rule.id, case.name, faults, "", _chart(records, events) if faults and records else "")
 
 
-def _records(case: Case, texts: Mapping[str, str], index: int) -> Iterator[Stats]:
+def records_of(case: Case, texts: Mapping[str, str], index: int) -> Iterator[Stats]:
+    """Yield the records that the series of one engine say."""
     columns = {name: series(text) for name, text in texts.items()}
     for i, row in enumerate(zip_longest(*columns.values())):
         values: dict[str, Any] = {name: value for name, value in zip(columns, row, strict=True) if value is not None}
@@ -187,6 +188,14 @@ def _scrapes(case: Case) -> Iterator[Scrape]:
 
 
 def _run_series(rule: Rule, case: Case, records: Sequence[Stats]) -> list[AlertEvent]:
+    pipeline = played(rule, case, records)
+    harvest = pipeline.harvest()
+    events = [*harvest.alert_events, *(_asked(pipeline, harvest) if rule.query is not None else ())]
+    return [event for event in events if not event.engine_index]
+
+
+def played(rule: Rule, case: Case, records: Sequence[Stats]) -> Pipeline:
+    """Return a pipeline that has taken the records of a case, those of its siblings and its events."""
     engine = case.engine
     pipeline = Pipeline("case", Ids(), [rule])
     numbers = {"num_gpu_blocks": float(engine.blocks), "block_size": float(engine.block_size)}
@@ -199,7 +208,7 @@ def _run_series(rule: Rule, case: Case, records: Sequence[Stats]) -> list[AlertE
     pipeline.take([Event(START_S - 50, EventKind.BLOCKS, 1, None, numbers)])
     pipeline.take([Event(START_S - 50, EventKind.KV_TOKENS, 1, None, tokens)])
     others = [Event(START_S + event.at, event.kind, 1) for event in case.events]
-    siblings = [one for i, texts in enumerate(case.siblings, 1) for one in _records(case, texts, i)]
+    siblings = [one for i, texts in enumerate(case.siblings, 1) for one in records_of(case, texts, i)]
     lines: list[Stats | Event | Scrape] = [*records, *siblings, *others, *_scrapes(case)]
     lines.sort(key=lambda line: line.ts_s or 0.0)
     for line in lines:
@@ -211,9 +220,7 @@ def _run_series(rule: Rule, case: Case, records: Sequence[Stats]) -> list[AlertE
     columns = [*(case.series or {}).values(), *case.metrics.values()]
     length = max((len(series(text)) for text in columns), default=1)
     pipeline.advance(START_S + length * engine.interval)
-    harvest = pipeline.harvest()
-    events = [*harvest.alert_events, *(_asked(pipeline, harvest) if rule.query is not None else ())]
-    return [event for event in events if not event.engine_index]
+    return pipeline
 
 
 def _asked(pipeline: Pipeline, harvest: Harvest) -> Sequence[AlertEvent]:
@@ -227,15 +234,19 @@ def _asked(pipeline: Pipeline, harvest: Harvest) -> Sequence[AlertEvent]:
     return pipeline.harvest().alert_events
 
 
-def _run_readings(rule: Rule, case: Case) -> list[AlertEvent]:
-    sideline = Sideline([rule])
+def readings_of(case: Case) -> list[GpuSample | HostSample]:
+    """Return the readings of GPUs and of the host that a case says, in order of time."""
     feeds: list[list[GpuSample | HostSample]] = [
         [GpuSample(at_s, str(i), *_gpu_values(row)) for at_s, row in _rows(case, texts)]
         for i, texts in enumerate(case.gpus)
     ]
     if case.host is not None:
         feeds.append([HostSample(at_s, None, **row) for at_s, row in _rows(case, case.host)])
-    samples = in_order(*feeds)
+    return in_order(*feeds)
+
+
+def _run_readings(rule: Rule, case: Case) -> list[AlertEvent]:
+    sideline, samples = Sideline([rule]), readings_of(case)
     sideline.take(samples)
     sideline.advance(samples[-1].ts_s)
     return [event for event in sideline.harvest().alert_events if event.key.scope in ("gpu/0", "host")]

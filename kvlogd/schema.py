@@ -5,7 +5,7 @@ Promises names, types and units to people who write SQL. Imports no database; `p
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kvlogd.alerting import ALERT_EVENTS, ALERTS
+from kvlogd.alerting import ALERT_EVENTS, ALERTS, CASES, NOTICES, SILENCES
 from kvlogd.bookkeeping import EXPORTS, GAPS, MEMORIES, META, POSITIONS
 from kvlogd.table import Table, View, create, extend, show
 from kvlogd.telemetry import (
@@ -28,7 +28,7 @@ SCHEMA_VERSION = 3
 
 TABLES = (
     ENGINES, RUNS, SAMPLES, EVENTS, SCRAPES, LATENCY, GPUS, GPU_SAMPLES, GPU_PROCESSES, HOST_SAMPLES, ALERTS,
-    ALERT_EVENTS, POSITIONS, MEMORIES, GAPS, MINUTES, EXPORTS, META,
+    ALERT_EVENTS, CASES, NOTICES, SILENCES, POSITIONS, MEMORIES, GAPS, MINUTES, EXPORTS, META,
 )  # fmt: skip
 EXPORTED = (*RAW, ALERT_EVENTS)
 """What is written to a Parquet file each day."""
@@ -62,6 +62,9 @@ def migrations() -> Mapping[int, Sequence[str]]:
             *show(ENGINE_MINUTES),
         ),
         2: (
+            *create(CASES),
+            *create(NOTICES),
+            *create(SILENCES),
             *create(GPUS),
             *create(GPU_PROCESSES),
             *extend(GPU_SAMPLES, *(column.name for column in GPU_SAMPLES.columns[8:])),

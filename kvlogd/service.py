@@ -27,6 +27,10 @@ def serve(config: Path | None) -> int:
         for line in str(error).splitlines():
             voice.say(Level.ERROR, line)
         return CONFIG
+    if not daemon.setup.is_asked:
+        voice.say(
+            Level.WARNING, "channels: Apprise did not come to look at the URLs in time: they are taken as they are"
+        )
     _obey(daemon, waker)
     daemon.run()
     return FINE

@@ -1,31 +1,76 @@
-"""What the daemon is told to do: the config, and the rules with what the config changes of them."""
+"""What the daemon is told to do: the config, the rules with what the config changes of them, and where alerts go."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
-from kvlogd.config import Config, load_config
+from kvlogd.channel import Secret, flaw_fault, url, urls
+from kvlogd.config import ChannelConfig, Config, HeartbeatConfig, load_config
 from kvlogd.errors import ConfigError
+from kvlogd.postman import flaws
 from kvlogd.quantity import nearest
 from kvlogd.rules import Rule, load_rules, shipped_folder
+from kvlogd.stamp import zone
+from kvlogd.yamlfile import FaultsError
 
 
 class Setup(NamedTuple):
-    """A config that was checked, and its rules."""
+    """A config that was checked, its rules, and the URLs of its channels."""
 
     config: Config
     rules: tuple[Rule, ...]
+    urls: Mapping[str, Secret] = MappingProxyType({})
+    is_asked: bool = True
+    """False where Apprise could not be asked in time whether it understands the URLs."""
+    heartbeat: Secret | None = None
+    """The URL of the heartbeat."""
 
 
-def load_setup(config_path: Path | None, more_rules: Sequence[Path] = ()) -> Setup:
-    """Return the config of a file (or of the usual places) and its rules. Raises ConfigError, FaultsError."""
+def read_setup(config_path: Path | None, more_rules: Sequence[Path] = ()) -> Setup:
+    """Return the config of a file (or of the usual places) and its rules, without any URL.
+
+    Raises ConfigError, FaultsError.
+    """
     config = load_config(config_path)
     rules = load_rules([shipped_folder(), *config.rules.folders, *more_rules])
     ids = [rule.id for rule in rules]
     for name in (*config.rules.disable, *config.rules.override):
         if name not in ids:
             raise ConfigError("no rule of that name", where=f"rules: {name}", mend=nearest(name, ids))
-    return Setup(config, tuple(_changed(rule, config) for rule in rules if rule.id not in config.rules.disable))
+    used = tuple(_changed(rule, config) for rule in rules if rule.id not in config.rules.disable)
+    _refuse_what_reaches_nobody(config, used)
+    return Setup(config, used)
+
+
+def load_setup(
+    config_path: Path | None, more_rules: Sequence[Path] = (), known: Iterable[Secret] = (), *, by_hand: bool = False
+) -> Setup:
+    """Return what `read_setup` does, with the URLs. Raises ConfigError, FaultsError.
+
+    Apprise is asked about URLs that are not known, which takes a second. `by_hand` passes over the credentials that
+    only the service is given.
+    """
+    setup = read_setup(config_path, more_rules)
+    config = setup.config
+    skipped = by_hand and "CREDENTIALS_DIRECTORY" not in os.environ
+    found = urls([c for c in config.channels if not (skipped and c.credential is not None)], os.environ)
+    heartbeat = None if config.heartbeat is None else _heartbeat(config.heartbeat, skipped=skipped)
+    is_asked = _refuse_flaws(config, found, known)
+    return setup._replace(urls=MappingProxyType(found), is_asked=is_asked, heartbeat=heartbeat)
+
+
+def _heartbeat(config: HeartbeatConfig, *, skipped: bool) -> Secret | None:
+    if skipped and config.credential is not None:
+        return None
+    place = config.model_dump(include={"url_file", "url_env", "credential"})
+    found = url(ChannelConfig(name="heartbeat", **place), os.environ)
+    if found.masked() not in ("http://***", "https://***"):
+        raise ConfigError(
+            f"{found.masked()}: is no address of the web", where="heartbeat", mend="begin it with https://"
+        )
+    return found
 
 
 def homed(setup: Setup, folder: Path | None) -> Setup:
@@ -44,3 +89,33 @@ def _changed(rule: Rule, config: Config) -> Rule:
     severity = rule.severity if override.severity is None else override.severity
     keep_s = rule.keep_firing_for_s if override.keep_firing_for is None else override.keep_firing_for
     return rule._replace(severity=severity, keep_firing_for_s=keep_s)
+
+
+def _refuse_what_reaches_nobody(config: Config, rules: Sequence[Rule]) -> None:
+    names = [channel.name for channel in config.channels]
+    for channel in config.channels:
+        if channel.quiet is not None and channel.quiet.timezone is not None:
+            zone(channel.quiet.timezone)
+    faults = [
+        ConfigError(f"notify: no channel {name}", where=str(rule.path), mend=nearest(name, names))
+        for rule in rules
+        for name in rule.notify
+        if name not in names
+    ]
+    faults += [
+        ConfigError("severities: is empty: nothing would be sent", where=f"channel {channel.name}", mend="name one")
+        for channel in config.channels
+        if not channel.severities
+    ]
+    if faults:
+        raise FaultsError(faults)
+
+
+def _refuse_flaws(config: Config, found: Mapping[str, Secret], known: Iterable[Secret]) -> bool:
+    """Have Apprise look at the URLs; return whether it did."""
+    trusted = set(known)
+    told = flaws({name: secret.reveal() for name, secret in found.items() if secret not in trusted})
+    if told:
+        channels = [channel for channel in config.channels if channel.name in told]
+        raise FaultsError([flaw_fault(one, found[one.name], told[one.name]) for one in channels])
+    return told is not None

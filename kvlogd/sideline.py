@@ -93,6 +93,12 @@ class Sideline:
             if isinstance(watched.window, GpuWindow):
                 watched.window.peers = self.gpus
 
+    def root_of(self, log: str) -> int | None:
+        """Return the topmost process of the server that writes a log, as it was read last."""
+        watched = self._watched.get(log)
+        last = None if watched is None else watched.window.last
+        return last.pid if isinstance(last, HostSample) else None
+
     def unmet(self) -> set[str]:
         """Return the scopes of restored alerts of which nothing has been read yet."""
         return {key.scope for key in self._restored}

@@ -14,8 +14,8 @@ from kvlogd.model import Severity
 from kvlogd.quantity import about_text, duration_text, share_text, size_text
 
 WIDTH = 80
-_COLOURS = {"critical": "\x1b[1;31m", "warning": "\x1b[1;33m", "info": "\x1b[1;36m"}
-_BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+COLOURS = {"critical": "\x1b[1;31m", "warning": "\x1b[1;33m", "info": "\x1b[1;36m"}
+_BOLD, _DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 _GAP = "  "
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -99,6 +99,26 @@ class RuleStatus(NamedTuple):
     """Why it abstains or is broken; kvlogd's own words."""
 
 
+class ChannelState(StrEnum):
+    """Whether a channel takes messages."""
+
+    FINE = "fine"
+    FAILING = "failing"
+    OUT_OF_ORDER = "out of order"
+
+
+class ChannelStatus(NamedTuple):
+    """One channel."""
+
+    name: str
+    state: ChannelState
+    waiting: int = 0
+    """Messages that wait for it."""
+    sent_s: float | None = None
+    """When it last took one since the daemon started."""
+    why: str = ""
+
+
 class GpuStatus(NamedTuple):
     """One GPU and its last reading."""
 
@@ -147,6 +167,7 @@ class Status(NamedTuple):
     engines: tuple[EngineStatus, ...] = ()
     rules: tuple[RuleStatus, ...] = ()
     troubles: tuple[Trouble, ...] = ()
+    channels: tuple[ChannelStatus, ...] = ()
     gpus: tuple[GpuStatus, ...] = ()
     gpus_note: str = ""
     """Why no GPU is read, or until when they are let go of; kvlogd's own words."""
@@ -158,12 +179,14 @@ _LISTS: dict[str, type[Any]] = {
     "gpus": GpuStatus,
     "rules": RuleStatus,
     "troubles": Trouble,
+    "channels": ChannelStatus,
 }
 _ENUMS: dict[tuple[type[Any], str], type[StrEnum]] = {
     (Status, "mode"): Mode,
     (SourceStatus, "state"): SourceState,
     (RuleStatus, "state"): RuleState,
     (RuleStatus, "severity"): Severity,
+    (ChannelStatus, "state"): ChannelState,
 }
 
 
@@ -199,13 +222,14 @@ def status_text(status: Status, *, colour: bool = False, sparks: bool = False) -
         _engines(status, sparks),
         _gpus(status),
         _rules(status, colour),
+        _channels(status),
         _troubles(status),
     ]
     lines = [line for part in parts if part for line in ["", *part]][1:]
     if not colour:
         return "\n".join(lines)
     titles = {part[0] for part in parts if part}
-    return "\n".join(f"{_BOLD}{line}{_PLAIN}" if line in titles else line for line in lines)
+    return "\n".join(f"{_BOLD}{line}{PLAIN}" if line in titles else line for line in lines)
 
 
 def _head(status: Status) -> list[str]:
@@ -231,7 +255,7 @@ def _sources(status: Status) -> list[str]:
         ]
         for source in status.sources
     ]  # fmt: skip
-    return _table(["source", "state", "records", "last", "behind", "lost", "unparsed"], rows, right={2, 3, 4, 5, 6})
+    return aligned(["source", "state", "records", "last", "behind", "lost", "unparsed"], rows, right={2, 3, 4, 5, 6})
 
 
 def _engines(status: Status, sparks: bool) -> list[str]:
@@ -246,7 +270,7 @@ def _engines(status: Status, sparks: bool) -> list[str]:
         for engine in status.engines
     ]  # fmt: skip
     head = ["engine", "life", "last", "run", "wait", "KV", "full in", *(["last hour"] if sparks else []), "model"]
-    return _table(head, rows, right=set(range(1, len(head) - 1)))
+    return aligned(head, rows, right=set(range(1, len(head) - 1)))
 
 
 def _spark(course: Sequence[float | None]) -> str:
@@ -258,18 +282,21 @@ def _spark(course: Sequence[float | None]) -> str:
 def _gpus(status: Status) -> list[str]:
     rows = [
         [
-            "" if gpu.device_index is None else str(gpu.device_index), gpu.state, _ago(status, gpu.last_s),
-            "" if gpu.util is None else share_text(gpu.util), _gib(gpu.memory_used_mib), _gib(gpu.memory_total_mib),
+            _number(gpu.device_index), gpu.state, _ago(status, gpu.last_s),
+            "" if gpu.util is None else share_text(gpu.util), _memory(gpu),
             "" if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} C", gpu.holders,
         ]
         for gpu in status.gpus
     ]  # fmt: skip
-    table = _table(["gpu", "state", "last", "busy", "used", "of", "heat", "held by"], rows, right={0, 2, 3, 4, 5, 6})
+    table = aligned(["gpu", "state", "last", "busy", "memory", "heat", "GiB held by"], rows, right={0, 2, 3, 4, 5})
     return [*table, *([f"GPUs: {_clean(status.gpus_note)}"] if status.gpus_note else [])]
 
 
-def _gib(mib: float | None) -> str:
-    return "" if mib is None else f"{mib / 1024:.1f} GiB"
+def _memory(gpu: GpuStatus) -> str:
+    used, total = gpu.memory_used_mib, gpu.memory_total_mib
+    if used is None or total is None:
+        return ""
+    return f"{used / 1024:.1f} of {total / 1024:.1f} GiB"
 
 
 def _rules(status: Status, colour: bool) -> list[str]:
@@ -278,26 +305,34 @@ def _rules(status: Status, colour: bool) -> list[str]:
     order = [RuleState.FIRING, RuleState.BROKEN, RuleState.PENDING, RuleState.ABSTAINS]
     loud.sort(key=lambda rule: order.index(rule.state))
     rows = [[r.rule, r.scope, r.state.value, r.severity.value, _since(status, r), r.why] for r in loud]
-    table = _table(["rule", "about", "state", "severity", "for", "why"], rows, right={4})
+    table = aligned(["rule", "about", "state", "severity", "for", "why"], rows, right={4})
     if colour:
         table[1:] = [_tinted(line, rule) for line, rule in zip(table[1:], loud, strict=True)]
     fine = len(status.rules) - len(loud) - absent
     rest = (
         [f"{fine} more looked and found nothing" if loud else f"rules: {fine} looked and found nothing"] if fine else []
     )
-    return [*table, *rest, *([f"{absent} had nothing of their kind to look at"] if absent else [])]
+    return [*table, *rest, *([f"rules: {absent} have nothing of their kind to look at"] if absent else [])]
 
 
 def _tinted(line: str, rule: RuleStatus) -> str:
-    return f"{_COLOURS[rule.severity.value] if rule.state is RuleState.FIRING else _DIM}{line}{_PLAIN}"
+    return f"{COLOURS[rule.severity.value] if rule.state is RuleState.FIRING else _DIM}{line}{PLAIN}"
+
+
+def _channels(status: Status) -> list[str]:
+    rows = [
+        [c.name, c.state.value, str(c.waiting), "" if c.sent_s is None else _ago(status, c.sent_s), c.why]
+        for c in status.channels
+    ]
+    return aligned(["channel", "state", "waiting", "sent", "why"], rows, right={2, 3})
 
 
 def _troubles(status: Status) -> list[str]:
     rows = [[_ago(status, t.at_s), f"{t.times}x", t.where, t.what] for t in status.troubles]
-    return _table(["trouble", "times", "where", "what"], rows, right={0, 1})
+    return aligned(["trouble", "times", "where", "what"], rows, right={0, 1})
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[int]) -> list[str]:
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[int]) -> list[str]:
     """Return aligned lines that fit the width: the widest text column is cut until they do."""
     if not rows:
         return []

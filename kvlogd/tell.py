@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -10,6 +9,7 @@ from shlex import quote
 from kvlogd import notice
 from kvlogd.model import AlertEvent, AlertState, Run, Severity
 from kvlogd.outcome import Outcome, SourceReport, episodes_in
+from kvlogd.proof import sql_for
 from kvlogd.quantity import duration_text
 from kvlogd.rules import Rule
 
@@ -104,13 +104,8 @@ def _block(
         for step in rule.do:
             yield f"      - {step}"
     if db is not None:
-        query = _double_quoted(notice.sql_for(fired))
+        query = notice.double_quoted(sql_for(fired, rule))
         yield f"    {_DIM if colour else ''}kvlogd sql --db {quote(str(db))} {query}{plain}"
-
-
-def _double_quoted(text: str) -> str:
-    """Return text as one word of a shell: SQL is full of single quotes, so that double ones read better."""
-    return '"' + re.sub(r'([$`"\\])', r"\\\1", text) + '"'
 
 
 def _read(outcome: Outcome, found: bool) -> Iterator[str]:

@@ -12,6 +12,9 @@ from kvlogd.rows import Batch
 
 _IN = "kvlogd_incoming"
 _AT_ONCE = 32
+_CLOSE = (
+    "DELETE FROM cases WHERE channel = ? AND topic = ? AND rule = ? AND scope = ? AND run_id IS NOT DISTINCT FROM ?"
+)
 
 
 class Connection(Protocol):
@@ -31,6 +34,11 @@ def write(con: Connection, batch: Batch) -> None:
     _append(con, alerting.ALERT_EVENTS, [rows.alert_event_values(event) for event in batch.alert_events])
     _forget(con, batch.over)
     _replace(con, alerting.ALERTS, [rows.standing_values(standing) for standing in batch.standings])
+    for key in batch.closed:
+        con.execute(_CLOSE, [key.channel, key.topic.value, *key.alert])
+    _replace(con, alerting.CASES, [rows.case_values(case) for case in batch.cases])
+    _replace(con, alerting.NOTICES, [rows.notice_values(notice) for notice in batch.notices])
+    _replace(con, alerting.SILENCES, batch.silences)
     _append(con, bookkeeping.GAPS, batch.gaps)
     _replace(con, bookkeeping.POSITIONS, batch.positions)
     _replace(con, bookkeeping.MEMORIES, batch.memories)

@@ -8,7 +8,8 @@ A Unix stream socket; one request a connection. Each message is a JSON object on
     < {"end": 1}
 
 `status` is answered by {"v", "status"} and the end; `alerts` (with "all": true for those that are over) by {"v"}, some
-{"items"} and the end; `snapshot` by {"v", "bytes"}, that many bytes, and the end; `gpu_release` (with "for_s") by
+{"items"} and the end; so is `silence`, which begins one ("rule", "scope", "for_s", "comment"), ends one ("end"), or
+lists them; `snapshot` by {"v", "bytes"}, that many bytes, and the end; `gpu_release` (with "for_s") by
 {"v", "released"} and the end. In place of any line an {"error"} may
 stand, with `what`, `where` and `mend`, and then nothing follows. Who wants an answer no more closes the connection.
 """
@@ -39,6 +40,7 @@ class Kind(StrEnum):
     STATUS = "status"
     ALERTS = "alerts"
     SNAPSHOT = "snapshot"
+    SILENCE = "silence"
     GPU_RELEASE = "gpu_release"
 
 

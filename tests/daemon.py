@@ -33,19 +33,22 @@ class Running:
             f"sources: [{{name: chat, files: [{self.log}], timezone: UTC}}]\nstore: {{path: {self.store}}}\n{more}"
         )
         self.process: subprocess.Popen[bytes] | None = None
+        self.program = ["-m", "kvlogd", "run", "--config", str(self.config)]
         self.said = folder / "said.txt"
+        self.printed = folder / "printed.txt"
         self._notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._address = folder / "notify"
         self._notices.bind(str(self._address))
 
     def start(self) -> None:
         """Start it; does not wait."""
-        with self.said.open("ab") as said:
+        with self.said.open("ab") as said, self.printed.open("ab") as printed:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "kvlogd", "run", "--config", str(self.config)],
+                [sys.executable, *self.program],
                 # a watchdog so short that each turn of the loop gives it a sign
                 env={**os.environ, "NOTIFY_SOCKET": str(self._address), "WATCHDOG_USEC": "1"},
                 stdin=subprocess.DEVNULL,
+                stdout=printed,
                 stderr=said,
             )
 

@@ -4,9 +4,19 @@ import pytest
 from pydantic import ValidationError
 
 from kvlogd import config
-from kvlogd.config import ChannelConfig, Config, Enabled, RulesConfig, example_file, load_config
+from kvlogd.config import (
+    ChannelConfig,
+    Config,
+    Enabled,
+    HeartbeatConfig,
+    QuietConfig,
+    RulesConfig,
+    example_file,
+    load_config,
+)
 from kvlogd.errors import ConfigError
 from kvlogd.model import Severity
+from kvlogd.yamlfile import FaultsError
 
 DESIGN = """\
 sources:
@@ -91,8 +101,25 @@ def test_the_example_shows_the_defaults() -> None:
 def test_what_the_example_shows_behind_a_hash_is_valid_too(tmp_path: Path) -> None:
     before, mark, channel = example_file().read_text().partition("channels: []\n")
     assert mark
-    [oncall] = load_config(put(tmp_path, before + "channels:\n" + channel.replace("#  ", "  "))).channels
-    assert oncall == ChannelConfig(name="oncall", url_file=Path("/etc/kvlogd/oncall.url"))
+    text = before + "channels:\n" + channel.replace("#  ", "  ").replace("# heartbeat", "heartbeat")
+    config = load_config(put(tmp_path, text))
+    quiet = QuietConfig.model_validate({"from": "22:00", "to": "07:00"})
+    assert config.channels == (ChannelConfig(name="oncall", url_file=Path("/etc/kvlogd/oncall.url"), quiet=quiet),)
+    assert config.heartbeat == HeartbeatConfig(url_file=Path("/etc/kvlogd/heartbeat.url"))
+
+
+@pytest.mark.parametrize(("text", "minutes"), [("'22:00'", 1320), ("07:30", 450), ('"0:00"', 0), ("'23:59'", 1439)])
+def test_a_time_of_day_is_minutes(tmp_path: Path, text: str, minutes: int) -> None:
+    channel = f"channels: [{{name: a, url_env: A, quiet: {{from: {text}, to: '12:00'}}}}]\n"
+    [found] = load_config(put(tmp_path, channel)).channels
+    assert found.quiet is not None
+    assert (found.quiet.from_min, found.quiet.to_min) == (minutes, 720)
+
+
+@pytest.mark.parametrize("text", ["'24:00'", "7", "7h", "'12:60'", "true", "22:00", "700"])
+def test_what_is_no_time_of_day_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(FaultsError, match="is no time of day: write it in quotes, like '22:00'"):
+        load_config(put(tmp_path, f"channels: [{{name: a, url_env: A, quiet: {{from: {text}, to: '12:00'}}}}]\n"))
 
 
 def test_the_config_is_frozen() -> None:

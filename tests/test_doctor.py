@@ -12,6 +12,7 @@ from kvlogd.doctor import examine
 from kvlogd.logcheck import LAST_BYTES, look
 from kvlogd.rules import load_rules, shipped_folder
 from kvlogd.stamp import zone
+from kvlogd.status import GpuStatus, Mode, Status
 from tests.command import Told, kvlogd
 from tests.daemon import Running
 from tests.lines import START_S, line_of, record
@@ -173,7 +174,7 @@ def test_of_a_pattern_the_live_files_are_read(tmp_path: Path) -> None:
 def test_channels_and_gpus_and_units_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "open.url").write_text("x")
     (tmp_path / "open.url").chmod(0o644)
-    (tmp_path / "good.url").write_text("x")
+    (tmp_path / "good.url").write_text("json://localhost/hook")
     (tmp_path / "good.url").chmod(0o600)
     channels = "".join(
         f"  - {{name: {name}, url_file: {tmp_path}/{name}.url}}\n" for name in ("open", "good", "none")
@@ -186,23 +187,38 @@ def test_channels_and_gpus_and_units_that_are_not_there(tmp_path: Path) -> None:
     )
     items, _ = examine(config, [], START_S)
     found = links(items)
-    assert found["channel open"] is Mark.WARN
+    assert found["channel open"] is Mark.FAIL
     assert found["channel none"] is Mark.FAIL
     assert {found[f"channel {name}"] for name in ("good", "env", "unit")} == {Mark.OK}
     assert (found["chat: journal"], found["box: file"]) == (Mark.FAIL, Mark.FAIL)
     assert found["GPU"] is (Mark.OK if any(path.exists() for path in doctor.NVIDIA) else Mark.FAIL)
 
 
-def test_a_daemon_that_runs(tmp_path: Path) -> None:
+def test_a_daemon_that_runs_and_what_it_cannot_read(tmp_path: Path) -> None:
     running = Running(tmp_path)
+    running.config.write_text(
+        running.config.read_text().replace("}]", f"}}, {{name: odd, files: [{tmp_path}/odd.log]}}]", 1)
+    )
     try:
         log_of(running.log)
+        os.mkfifo(tmp_path / "odd.log")
         running.up()
         items, _ = examine(running.config, [], START_S)
     finally:
         running.close()
     assert "process" in told(items, "daemon")
     assert links(items)["daemon"] is Mark.OK
+    assert "not a regular file" in told(items, f"daemon: {tmp_path}/odd.log")
+    assert links(items)[f"daemon: {tmp_path}/odd.log"] is Mark.FAIL
+
+
+def test_gpus_that_the_daemon_cannot_read() -> None:
+    gpus = (GpuStatus("GPU-a", "ok", 0), GpuStatus("GPU-b", "lost", 1), GpuStatus("GPU-c", "absent"))
+    status = Status("1", 1, 0.0, 0.0, Mode.EVENTS, "s", gpus=gpus, gpus_note="the driver does not answer")
+    assert links(list(doctor.devices(status, has_driver=True))) == {
+        "GPU 1": Mark.FAIL, "GPU GPU-c": Mark.FAIL, "GPU": Mark.WARN
+    }  # fmt: skip
+    assert list(doctor.devices(status._replace(gpus=()), has_driver=False)) == []
 
 
 # --- the command

@@ -1,10 +1,9 @@
 """Hold the module map: who may import whom, what stays pure, and what loads when kvlogd prints its help.
 
-Change the tables here when a module appears or settles; the checks below need no change for it.
+The tables are in module_map; the checks need no change for a new module.
 """
 
 import ast
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -13,190 +12,24 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.module_map import (
+    CLOCK_READERS,
+    EVERYTHING,
+    IMPURE_CALLS,
+    IMPURE_IMPORTS,
+    MAY_IMPORT,
+    MAY_NAME,
+    MOST_LINES_A_FILE,
+    MOST_LINES_A_FUNCTION,
+    NAMELESS,
+    OPEN_TO_ALL,
+    PURE,
+    READS_CLOCKS,
+    SUPERVISES,
+)
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kvlogd"
-
-OPEN_TO_ALL = {"errors", "model"}
-EVERYTHING = "*"
-
-MAY_IMPORT = {
-    # module: which of our modules it may import. `kinds.*` is each module of that package, `kinds` the package itself
-    # and, as a permission, all that is in it. EVERYTHING may be followed by `-name`.
-    "__init__": "",
-    "__main__": "cli",
-    "errors": "",
-    "model": "",
-    "quantity": "",
-    "envelope": "",
-    "stamp": "",
-    "grammar": "",
-    "statsline": "grammar",
-    "eventline": "grammar",
-    "parse": "grammar stamp statsline eventline",
-    "scan": "parse grammar envelope",
-    "cutter": "",
-    "source": "cutter",
-    "engines": "",
-    "course": "",
-    "exposition": "",
-    "interval": "exposition",
-    "eyes": "",
-    "window": "course eyes quantity",
-    "curve": "",
-    "ladder": "curve",
-    "pace": "course curve",
-    "gauge": "quantity reading",
-    "fields": "gauge quantity window",
-    "kinds": "gauge kinds window",
-    "kinds.*": "eyes window fields course curve ladder pace gauge reading",
-    "yamlfile": "quantity",
-    "rules": "yamlfile fields quantity kinds",
-    "config": "yamlfile fields quantity",
-    "alerts": "",
-    "evaluate": "window gauge kinds rules alerts engines",
-    "sideline": "alerts evaluate gauge reading rules",
-    "notice": "quantity reading",
-    "agenda": "rules",
-    "harvest": "alerts",
-    "track": "engines evaluate window",
-    "pipeline": "harvest track agenda alerts engines window evaluate rules course",
-    "inquiry": "pipeline rows rules sqlgate",
-    "outcome": "",
-    "tell": "notice outcome quantity rules",
-    "minutes": "",
-    "table": "",
-    "telemetry": "table",
-    "alerting": "table",
-    "bookkeeping": "table",
-    "views": "alerting minutes table telemetry",
-    "schema": "alerting bookkeeping table telemetry views",
-    "statements": "table",
-    "arrow": "table",
-    "reading": "",
-    "rows": "alerts reading",
-    "lock": "",
-    "transaction": "alerting arrow bookkeeping rows statements table telemetry",
-    "lease": "",
-    "disk": "",
-    "history": "alerting alerts bookkeeping reading rows statements telemetry",
-    "migration": "disk schema transaction",
-    "snapshot": "disk lock",
-    "days": "",
-    "rollup": "days minutes",
-    "export": "bookkeeping days rollup schema telemetry",
-    "retention": "days export rollup telemetry",
-    "recovery": "disk lock",
-    "asking": "",
-    "salvage": "bookkeeping days export lock schema store table telemetry transaction",
-    "storecli": "salvage",
-    "store": "asking disk export history lease lock migration recovery rows schema snapshot table transaction",
-    "piece": "rows",
-    "clock": "",
-    "stream": "envelope grammar harvest parse piece pipeline rows scan stamp",
-    "setup": "config quantity rules",
-    "voice": "",
-    "scrape": "clock exposition interval piece",
-    "feed": "piece scrape stream",
-    "revival": "alerts engines memory pipeline rules store stream track",
-    "intake": (
-        "alerts clock config container feed harvest inquiry journal memory piece pipeline reading revival rows scrape "
-        "setup source stamp store stream tail"
-    ),
-    "errands": "",
-    "nvml": "reading",
-    "gpus": "reading",
-    "procfs": "",
-    "kin": "procfs reading",
-    "lookout": ("alerts config gpus kin pipeline procfs quantity reading rows rules setup sideline status voice"),
-    "gpucli": "ask live quantity",
-    "container": "docker followed piece recall rows tail",
-    "overview": "alerts intake lookout piece pipeline rules status stream voice",
-    "herald": "notice piece rows voice",
-    "daemon": (
-        "clock endpoint errands herald intake lock lookout overview retention setup status store systemd voice watch "
-        "wire"
-    ),
-    "service": "clock daemon systemd voice",
-    "memory": "engines pipeline rules",
-    "followed": "cutter rows",
-    "recall": "followed piece rows",
-    "trail": "cutter followed piece recall rows source",
-    "tail": "followed piece rows source trail",
-    "sqlgate": "rows functions sheet",
-    "functions": "",
-    "sheet": "rows",
-    "journal": "piece rows envelope",
-    "docker": "",
-    "watch": "",
-    "sidecar": "reading",
-    "chart": "",
-    "report": "chart notice outcome quantity rules rows store",
-    "progress": "",
-    "replay": (
-        "engines envelope inquiry outcome parse pipeline reading rows rules scan sidecar sideline source stamp store "
-        "cutter"
-    ),
-    "systemd": "",
-    "wire": "systemd",
-    "caller": "wire",
-    "endpoint": "caller rows sheet sqlgate wire",
-    "ask": "progress rows sheet status wire",
-    "live": "ask config lock progress rows sheet sqlgate status store wire",
-    "status": "quantity",
-    "checkup": "",
-    "servers": "",
-    "rotation": "",
-    "logcheck": "checkup notice outcome quantity replay rights rotation rules source",
-    "doctor": (
-        "ask checkup config container disk docker logcheck notice quantity rights rules servers setup source stamp "
-        "systemd tail wire"
-    ),
-    "rights": "",
-    "proposal": "config servers",
-    "install": "config container docker proposal rights servers systemd",
-    "manual": "",
-    "rulebook": "fields kinds quantity rules window",
-    "hostcli": "checkup clock doctor install manual",
-    "ruletest": "engines fields harvest inquiry pipeline quantity replay rows rules yamlfile alerts reading sideline",
-    "cli": EVERYTHING,
-}
-
-MAY_NAME = {
-    # a library that is heavy, or not ours, or both: the modules that may import it. Any other library is refused.
-    "duckdb": "store",
-    "nanoarrow": "arrow",
-    "yaml": "yamlfile",
-    "pydantic": "config fields kinds kinds.* rules ruletest yamlfile",
-    "zstandard": "source",
-    "gzip": "source",
-    "compression": "source",
-    "tqdm": "progress",
-    "watchdog": "watch",
-    "time": "clock",
-    "shtab": "manual",
-    "subprocess": "doctor gpus install journal snapshot",
-    "pynvml": "nvml",
-}
-
-PURE = (
-    "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve "
-    "ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions sheet "
-    "checkup manual pace proposal minutes statements days rollup course table telemetry alerting bookkeeping "
-    "views reading gauge sideline agenda exposition eyes harvest interval track"
-)
-IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
-IMPURE_CALLS = {"open", "print", "input"}
-CLOCK_READERS = {"now", "today", "utcnow"}
-READS_CLOCKS = {"clock"}
-
-SUPERVISES = {"endpoint", "scrape"}
-"""Modules whose threads must outlive any error: only there may one handler catch everything, and it counts."""
-
-NAMELESS = {"utils", "util", "helpers", "helper", "manager", "base", "common"}
-MOST_LINES_A_FILE = 450
-MOST_LINES_A_FUNCTION = 60
-
-NOT_FOR_HELP = ("duckdb", "nanoarrow", "pydantic", "shtab", "tqdm", "watchdog", "yaml", "zstandard")
 
 
 class Source(NamedTuple):
@@ -420,23 +253,3 @@ def test_tests_and_benchmarks_keep_the_limits(folder: str) -> None:
     faults = {source.name: found for source in sources for check in checks if (found := check(source))}
     assert sources
     assert faults == {}
-
-
-PROBE = """
-import contextlib, sys
-from kvlogd.cli import main
-sys.argv = ["kvlogd", *sys.argv[1:]]
-with contextlib.suppress(SystemExit):
-    main()
-print("LOADED", *sys.modules)
-"""
-
-
-@pytest.mark.parametrize("words", [["--help"], ["replay", "--help"]])
-def test_help_loads_nothing_heavy(words: list[str]) -> None:
-    run = subprocess.run([sys.executable, "-c", PROBE, *words], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert run.stderr == ""
-    shown, _, loaded = run.stdout.rpartition("LOADED ")
-    assert "usage" in shown.lower()
-    assert "kvlogd.cli" in loaded.split()
-    assert sorted(set(NOT_FOR_HELP) & set(loaded.split())) == []

@@ -1,6 +1,8 @@
 """Installs below a folder, from a /proc with a real server and from one that is laid out: twice, and off again."""
 
 import contextlib
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,9 +41,22 @@ def test_a_config_that_is_written_is_read_back_as_it_was_meant(tmp_path: Path, p
         SourceConfig(name="chat", files=("/var/log/vllm/chat.log",), metrics="http://127.0.0.1:8000/metrics"),
         SourceConfig(name="vllm-batch", journal="vllm-batch.service", metrics="http://127.0.0.1:8001/metrics"),
     )
-    assert f"ExecStart={PROGRAM} run" in (root / OWN_UNIT).read_text()
+    assert f'ExecStart="{PROGRAM}" run' in (root / OWN_UNIT).read_text()
     assert (root / COMMAND).readlink() == PROGRAM
     assert {oct((root / path).stat().st_mode & 0o777) for path in (OWN_UNIT, CONFIG, PAGE, COMPLETION)} == {"0o644"}
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not there")
+def test_systemd_finds_a_program_whose_path_has_blanks_and_signs(tmp_path: Path, proc: Path) -> None:
+    program = tmp_path / "of 100%n" / "kvlogd"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    list(apply(tmp_path / "root", plan(tmp_path / "root", program, None, {}, proc).changes))
+    unit = tmp_path / "root" / OWN_UNIT
+    unit.write_text("".join(line for line in unit.read_text().splitlines(True) if not line.startswith("Documentation")))
+    run = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
 
 
 def test_twice_is_as_good_as_once_and_off_leaves_nothing(tmp_path: Path, proc: Path) -> None:

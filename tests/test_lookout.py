@@ -116,6 +116,22 @@ def test_the_memory_of_a_server_is_stored_with_its_limit(seat: Seat) -> None:
     ]
 
 
+def test_after_a_restart_the_servers_processes_are_known_before_it_logs_again(seat: Seat) -> None:
+    seat.reading()
+    seat.lookout.forget()
+    seat.lookout.begin(seat.store, T0 + seat.now_s)
+    seat.pipeline = Pipeline("chat", Ids(seat.store.engines(), seat.store.runs()), RULES)
+    lives = [
+        (engine, run, seat.store.lines_of(run.run_id))
+        for engine, run in zip(seat.store.engines(), seat.store.runs(), strict=True)
+    ]
+    seat.pipeline.resume(lives)
+    assert {track.window.last.pid for track in seat.pipeline.tracks() if track.window.last is not None} == {None}
+    seat.now_s += 30
+    seat.reading()
+    assert seat.store.read("SELECT pid, processes FROM host_samples ORDER BY ts") == [(100, 3), (100, 3)]
+
+
 def test_device_memory_is_found_for_an_engine(seat: Seat, driver: Driver) -> None:
     driver.set(**{"0.procs": f"110:{60 << 30}", "1.procs": f"120:{60 << 30}", "1.used": 50_000 << 20})
     seat.reading()

@@ -215,13 +215,6 @@ def test_a_long_label_is_cut() -> None:
     assert len(notice.subject(event({}, scope="x" * 5000))) < 200
 
 
-def test_the_query_is_about_the_engine_and_the_time() -> None:
-    sql = notice.sql_for(event(LEAK))
-    assert "label = 'vllm.log/1'" in sql
-    assert "BETWEEN '2026-11-29T13:30:00+00:00' AND '2026-11-29T17:30:00+00:00'" in sql
-    assert "label = 'it''s.log/0' AND" in notice.sql_for(event(LEAK, scope="it's.log/0"))
-
-
 @pytest.mark.parametrize(("number", "text"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs"), (12_345, "12,345 runs")])
 def test_one_and_many(number: int, text: str) -> None:
     assert notice.count_text(number, "run") == text

@@ -35,6 +35,7 @@ from kvlogd.cli import main
 from kvlogd.errors import ConfigError, SourceError
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Engine, Gap, Run, Severity, Stats
 from kvlogd.outcome import Outcome, SourceReport
+from kvlogd.proof import sql_for
 from kvlogd.replay import Options, opened_store, replay
 from kvlogd.report import MOST_FINDINGS, MOST_POINTS, episodes_of, read_points, write_report
 from kvlogd.rows import Batch
@@ -129,7 +130,7 @@ def test_page_of_a_real_log_is_sound(tmp_path: Path, name: str) -> None:
     fired = [event for event in outcome.alerts if event.state is AlertState.FIRING]
     for event in fired:
         assert notice.subject(event) in page.words
-        assert notice.sql_for(event) in page.words
+        assert sql_for(event) in page.words
     assert ("Nothing found." in page.words) == (not fired)
     assert len(page.styled("rect", "span")) == len(episodes_of(outcome.alerts))
     assert [event.name for event in os.scandir(tmp_path)] == ["r.html"]

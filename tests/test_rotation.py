@@ -26,4 +26,5 @@ def test_what_bears_on_reading(tmp_path: Path, text: str, copytruncate: bool, pa
 def test_a_log_that_nobody_rotates(tmp_path: Path) -> None:
     (tmp_path / "vllm").write_text("/var/log/vllm/other.log {\n copytruncate\n}\n")
     (tmp_path / "odd").write_bytes(b"\xff\xfe{{{}")
+    (tmp_path / "long").write_bytes(b"prerotate\n" * 100_000)
     assert rotating(LOG, (tmp_path, tmp_path / "none")) is None

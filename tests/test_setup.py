@@ -37,6 +37,31 @@ def test_own_rules_stand_beside_the_shipped(tmp_path: Path) -> None:
     assert {"mine", "kv-leak"} <= {rule.id for rule in setup.rules}
 
 
+def secret(folder: Path, text: str) -> Path:
+    path = folder / "secret.url"
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def test_the_url_of_the_heartbeat_is_an_address_of_the_web_and_stays_secret(tmp_path: Path) -> None:
+    path = secret(tmp_path, "https://watch.example/abcdef")
+    found = load_setup(config(tmp_path, f"heartbeat: {{url_file: {path}}}\n"))
+    assert found.heartbeat is not None
+    assert found.heartbeat.reveal() == "https://watch.example/abcdef"
+    assert "abcdef" not in repr(found)
+    path.write_text("file:///abcdef")
+    with pytest.raises(ConfigError, match=r"^heartbeat: file://\*\*\*: is no address of the web: begin it with https"):
+        load_setup(config(tmp_path, f"heartbeat: {{url_file: {path}}}\n"))
+
+
+def test_quiet_hours_of_no_zone_are_refused(tmp_path: Path) -> None:
+    path = secret(tmp_path, "json://127.0.0.1/")
+    quiet = "{from: '22:00', to: '07:00', timezone: Europe/Berln}"
+    with pytest.raises(ConfigError, match="no such time zone"):
+        load_setup(config(tmp_path, f"channels: [{{name: a, url_file: {path}, quiet: {quiet}}}]\n"))
+
+
 def test_a_store_that_nobody_placed_lies_in_the_units_state_folder(tmp_path: Path) -> None:
     config = tmp_path / "kvlogd.yaml"
     config.write_text("store: {keep_raw: 7d}\n")

@@ -9,6 +9,7 @@ from kvlogd.model import Severity
 from kvlogd.status import (
     WIDTH,
     EngineStatus,
+    GpuStatus,
     Mode,
     RuleState,
     RuleStatus,
@@ -128,6 +129,27 @@ def test_a_daemon_with_nothing_to_show_is_short() -> None:
     ]
     fine = status._replace(rules=(RuleStatus("kv-leak", "a/0", RuleState.FINE, Severity.CRITICAL),))
     assert status_text(fine).splitlines()[-1] == "rules: 1 looked and found nothing"
+
+
+def test_gpus_are_shown_with_what_is_known_of_them() -> None:
+    one = GpuStatus(
+        "GPU-a", "ok", 0, "x", 990.0, 0.93, 70_000.0, 143_771.0, 61.0, 400.0, "chat 66.0, python3[4711] 2.0"
+    )
+    lost = GpuStatus("GPU-b", "reset required", 1, "x", 500.0, memory_total_mib=143_771.0)
+    rule = RuleStatus("gpu-skew", "gpu", RuleState.NO_SOURCE, Severity.WARNING)
+    note = "let go of for another 9 min"
+    status = Status("1", 1, 1000.0, 0.0, Mode.EVENTS, "/x", gpus=(one, lost), gpus_note=note, rules=(rule,))
+    lines = status_text(status).splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    assert lines[4:] == [
+        "gpu  state                   last    busy             memory  heat  GiB held by",
+        "  0  ok                  10 s ago  93.0 %  68.4 of 140.4 GiB  61 C  chat 66.0, …",
+        "  1  reset requi…  8 min 20 s ago",
+        "GPUs: let go of for another 9 min",
+        "",
+        "rules: 1 have nothing of their kind to look at",
+    ]
+    assert from_json(json.loads(json.dumps(to_json(status)))) == status
 
 
 def test_a_terminal_sees_the_last_hour_of_each_engine() -> None:

@@ -181,7 +181,7 @@ def test_a_rule_that_is_gone_is_told_without_advice() -> None:
 
 
 def test_the_query_cannot_run_what_a_file_name_says() -> None:
-    fired = event()._replace(key=AlertKey("kv-leak", "x$(id)`id`.log/0", 1))
+    fired = event()._replace(key=AlertKey("kv-leak", "x$(id)`id`.log/0", None))
     [line] = [line for line in text(outcome(fired), db=Path("a b.duckdb")) if "SELECT" in line]
     assert "--db 'a b.duckdb'" in line
     assert r"x\$(id)\`id\`.log/0" in line

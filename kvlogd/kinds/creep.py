@@ -98,5 +98,6 @@ def _finding(verdict: Verdict) -> Finding:
         "running": verdict.running,
         "running_spread": verdict.spread,
         "lasted_s": verdict.at_s - verdict.since_s,
+        "last_s": verdict.at_s,
     }
     return Finding(verdict.since_s, verdict.slower, evidence)

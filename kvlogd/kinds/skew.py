@@ -138,6 +138,7 @@ class Skew:
             "siblings_running": median(sorted([one.running for one in others])),
             "usage_now": own.usage,
             "generation_tps": own.generation,
+            "lasted_s": self._params.over,
         }
         return Finding(start_s, mine / usual, evidence)
 

@@ -113,7 +113,11 @@ def _finding(window: Window, verdict: Verdict) -> Finding:
         "running_high": shift.highest_running,
         "usage_now": verdict.usage,
         "compared_s": verdict.at_s - verdict.since_s,
+        "stretch_s": verdict.stretch_s,
+        "last_s": verdict.at_s,
     }
+    if verdict.apart_s is not None:
+        evidence["apart_s"] = verdict.apart_s
     room = max(0.0, FULL - verdict.usage)
     if rate > 0:
         spread = min(0.5, 2 * shift.mean_error / shift.shift + 0.1)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.nvml.driver import Driver
-from tests.nvml.host import newest, readings_after, running
+from tests.nvml.host import children, newest, readings_after, running
 
 
 def test_060_unknown_is_null_and_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,3 +32,6 @@ def test_060_unknown_is_null_and_told_once(tmp_path: Path, monkeypatch: pytest.M
         for field in ("memory v2", "utilisation", "power", "sm clock", "ecc", "name"):
             assert said.count(f"gpu: {field} cannot be read") == 1, field
         assert daemon.rows("SELECT * FROM alert_events") == []
+        assert daemon.process is not None
+        for pid, is_child in ((daemon.process.pid, False), *((child, True) for child in children(daemon))):
+            assert ("libnvidia-ml" in Path(f"/proc/{pid}/maps").read_text()) is is_child

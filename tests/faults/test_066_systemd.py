@@ -10,7 +10,7 @@ from tests.lines import line_of, record
 from tests.rig.machine import CONFIG, SHARED, UNIT, Machine, booted
 
 LOG = "/var/log/vllm/chat.log"
-BACKLOG = 100_000
+BACKLOG = 50_000
 SOURCES = f"sources: [{{name: chat, files: [{LOG}], timezone: UTC}}]\n"
 
 
@@ -203,6 +203,15 @@ def test_it_can_read_what_it_must_and_write_its_state_only(machine: Machine) -> 
     good = ["state ok", "run ok", "log ok", "journal ok", "credential ok", "processes ok", "random ok"]
     assert probes == good
     machine.until(lambda: machine.count() == 3)
+
+
+def test_a_link_that_was_planted_in_its_state_leads_nowhere(machine: Machine) -> None:
+    """67 f."""
+    machine.fresh(SOURCES, "[Unit]\nStartLimitBurst=2\n")
+    machine.shell("mkdir -p /var/lib/private/kvlogd; ln -s /etc/planted /var/lib/private/kvlogd/kvlogd.duckdb")
+    machine.run("systemctl", "start", UNIT, fails=True)
+    machine.until(lambda: machine.has("ActiveState") == "failed")
+    assert machine.shell("ls /etc/planted*", fails=True).out == ""
 
 
 def test_stamps_are_in_the_hosts_zone(machine: Machine) -> None:

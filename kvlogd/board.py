@@ -1,0 +1,194 @@
+"""The alerts and who was told of them: the records behind `kvlogd alerts`, as JSON and as text for people. Pure.
+
+Holds numbers, times and labels only. Ages count from a time that is given.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from kvlogd import alerts, notice
+from kvlogd.alerts import LOUDNESS, Standing
+from kvlogd.model import AlertEvent, AlertKey, AlertState, NoticeKind
+from kvlogd.outbox import Case, Notice, NoticeState, Silence, alert_id
+from kvlogd.quantity import duration_text
+from kvlogd.status import COLOURS, PLAIN, WIDTH, aligned
+
+
+class Entry(NamedTuple):
+    """One alert that fires, or one time that it fired."""
+
+    rule: str
+    scope: str
+    run: int | None
+    alert: str
+    """The id that messages call it by."""
+    severity: str
+    is_firing: bool
+    since_s: float
+    """When the thing that was found began."""
+    fired_s: float
+    over_s: float | None
+    headline: str
+    told: tuple[str, ...] = ()
+    """Channels that took a message about it."""
+    failing: tuple[str, ...] = ()
+    """Channels that would not take one, each with why."""
+    silenced_until_s: float | None = None
+
+
+class Known(Protocol):
+    """What is needed of a store."""
+
+    def standings(self) -> list[Standing]:
+        """Return the alerts that are pending or firing."""
+
+    def alert_events(self, source: str | None = None) -> list[AlertEvent]:
+        """Return the alert events, oldest first."""
+
+    def cases(self) -> list[Case]:
+        """Return what each channel knows of each alert."""
+
+    def notices(self, state: NoticeState | None = None) -> list[Notice]:
+        """Return the notices."""
+
+    def silences(self) -> list[Silence]:
+        """Return all silences."""
+
+
+def entries(store: Known, at_s: float, *, every: bool) -> list[Entry]:
+    """Return the alerts that fire, the most severe first; with `every`, each time that one fired, the latest last.
+
+    Raises StoreError.
+    """
+    found = _every(store.alert_events()) if every else _firing(store.standings())
+    told, silences, failing = _told(store), store.silences(), _failing(store)
+    return [
+        entry._replace(
+            told=tuple(sorted(told.get(entry.alert, ()))),
+            failing=tuple(sorted(failing.get(AlertKey(entry.rule, entry.scope, entry.run), ()))) * entry.is_firing,
+            silenced_until_s=_silenced(entry, silences, at_s),
+        )
+        for entry in found
+    ]
+
+
+def _firing(standings: Iterable[Standing]) -> list[Entry]:
+    events = [
+        alerts.event(standing, AlertState.FIRING, standing.entered_s)
+        for standing in standings
+        if standing.state is AlertState.FIRING
+    ]
+    events.sort(key=lambda event: (-LOUDNESS.index(event.severity), event.since_s))
+    return [_entry(event, event.at_s, None) for event in events]
+
+
+def _every(events: Iterable[AlertEvent]) -> list[Entry]:
+    found: list[Entry] = []
+    at: dict[AlertKey, int] = {}
+    for event in events:
+        if event.state is AlertState.FIRING and event.key in at:  # only its severity changed
+            number = at[event.key]
+            found[number] = _entry(event, found[number].fired_s, None)
+        elif event.state is AlertState.FIRING:
+            at[event.key] = len(found)
+            found.append(_entry(event, event.at_s, None))
+        elif event.key in at:
+            number = at.pop(event.key)
+            found[number] = found[number]._replace(is_firing=False, over_s=event.at_s)
+    return found
+
+
+def _entry(event: AlertEvent, fired_s: float, over_s: float | None) -> Entry:
+    key = event.key
+    headline = notice.subject(event).removeprefix(f"{key.rule} {notice.label_text(key.scope)}: ")
+    ids = (key.rule, key.scope, key.run, alert_id(key, fired_s))
+    return Entry(*ids, event.severity.value, over_s is None, event.since_s, fired_s, over_s, headline)
+
+
+def _told(store: Known) -> dict[str, set[str]]:
+    """Return for each alert, by its id, the channels that took a message about it."""
+    found: dict[str, set[str]] = {}
+    for one in store.notices(NoticeState.SENT):
+        for alert in json.loads(one.alerts):
+            found.setdefault(alert["id"], set()).add(one.channel)
+    for case in store.cases():  # they outlive the notices
+        if case.told is not None:
+            found.setdefault(alert_id(case.event.key, case.bouts[0][0]), set()).add(case.channel)
+    return found
+
+
+def _failing(store: Known) -> dict[AlertKey, set[str]]:
+    """Return for each alert the channels that were tried in vain, with why."""
+    why = {
+        (one.channel, one.rule): f"{one.channel} ({one.fault.value}, {notice.count_text(one.attempts, 'try', 'tries')})"
+        for one in store.notices(NoticeState.WAITING)
+        if one.fault is not None
+    }
+    found: dict[AlertKey, set[str]] = {}
+    for case in store.cases():
+        if case.topic is NoticeKind.FIRING and case.tried:
+            words = why.get((case.channel, case.event.key.rule)) or why.get((case.channel, ""))
+            if words is not None:
+                found.setdefault(case.event.key, set()).add(words)
+    return found
+
+
+def _silenced(entry: Entry, silences: Iterable[Silence], at_s: float) -> float | None:
+    if not entry.is_firing:
+        return None
+    key = AlertKey(entry.rule, entry.scope, entry.run)
+    return max((silence.until_s for silence in silences if silence.covers(key, at_s)), default=None)
+
+
+def to_json(found: Iterable[Entry]) -> Iterator[dict[str, Any]]:
+    """Yield the entries as plain values, times as RFC 3339."""
+    for entry in found:
+        times = {name: _when(getattr(entry, f"{name}_s")) for name in ("since", "fired", "over", "silenced_until")}
+        plain = {name: value for name, value in entry._asdict().items() if not name.endswith("_s")}
+        yield {**plain, **times}
+
+
+def _when(at_s: float | None) -> str | None:
+    return None if at_s is None else notice.when_text(at_s)
+
+
+def from_plain(items: Sequence[Mapping[str, Any]]) -> list[Entry]:
+    """Return the entries of what `Entry._asdict` gave and a socket carried."""
+    return [
+        Entry(**{**item, "told": tuple(item["told"]), "failing": tuple(item["failing"])})
+        for item in ({name: one[name] for name in Entry._fields} for one in items)
+    ]
+
+
+def text(found: Sequence[Entry], at_s: float, *, colour: bool = False) -> str:
+    """Return the alerts for people: a row each and its headline below it, 80 columns."""
+    if not found:
+        return "no alert fires"
+    head = ["severity", "rule", "about", "since", "alert", "told"]
+    cells = [
+        [entry.severity if entry.is_firing else "over", entry.rule, entry.scope, _age(entry, at_s), entry.alert]
+        for entry in found
+    ]
+    rows = [[*row, ", ".join(entry.told) or "nobody"] for row, entry in zip(cells, found, strict=True)]
+    title, *lines = aligned(head, rows, right=set())
+    told = [title]
+    for line, entry in zip(lines, found, strict=True):
+        tint = COLOURS[entry.severity] if colour and entry.is_firing else ""
+        told.append(f"{tint}{line}{PLAIN}" if tint else line)
+        told += [f"  {part}"[:WIDTH] for part in _remarks(entry)]
+    return "\n".join(told)
+
+
+def _age(entry: Entry, at_s: float) -> str:
+    if entry.over_s is None:
+        return duration_text(max(0.0, at_s - entry.since_s))
+    return f"{notice.clock_text(entry.fired_s)[5:16]}, {duration_text(max(0.0, entry.over_s - entry.fired_s))}"
+
+
+def _remarks(entry: Entry) -> Iterator[str]:
+    yield entry.headline
+    if entry.silenced_until_s is not None:
+        yield f"silenced until {notice.clock_text(entry.silenced_until_s)}"
+    if entry.failing:
+        yield f"not delivered: {', '.join(entry.failing)}"

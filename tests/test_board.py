@@ -1,0 +1,168 @@
+"""`kvlogd alerts` and `kvlogd silence`, on a store and through a daemon."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvlogd import board
+from kvlogd.model import AlertKey, AlertState, Fault, NoticeKind, Severity
+from kvlogd.outbox import Notice, NoticeState, Silence, alert_id, opened
+from kvlogd.rows import Batch
+from kvlogd.silencing import obey
+from kvlogd.store import Store
+from tests.command import installed, kvlogd
+from tests.daemon import Running
+from tests.outboxes import BEGIN_S, alert
+from tests.paging import standing_of
+
+LEAK = alert(0, scope="chat/0")
+ID = alert_id(LEAK.key, LEAK.at_s)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    path = tmp_path / "kvlogd.duckdb"
+    stall = alert(60, rule="engine-stall", scope="evil\x1b[2J/0", severity=Severity.WARNING)
+    over = alert(100, rule="engine-stall", scope="evil\x1b[2J/0", severity=Severity.WARNING, over=True)
+    raised = alert(50, scope="chat/0", reason="severity changed")
+    sent = Notice(1, "mail", NoticeKind.FIRING, "kv-leak", NoticeState.SENT, BEGIN_S, BEGIN_S, BEGIN_S)
+    told = json.dumps([{"id": ID, **LEAK.key._asdict()}])
+    waits = sent._replace(notice_id=2, channel="slack", state=NoticeState.WAITING, attempts=4, fault=Fault.UNREACHABLE)
+    with Store.open(path) as store:
+        store.commit(
+            Batch(
+                alert_events=[LEAK._replace(severity=Severity.WARNING), raised, stall, over],
+                standings=[standing_of(LEAK)],
+                cases=[opened("slack", NoticeKind.FIRING, LEAK, BEGIN_S)._replace(tried=True)],
+                notices=[sent._replace(alerts=told), waits],
+                silences=[Silence(1, "kv-*", "*", BEGIN_S, BEGIN_S + 1e9, "a\x1b[31mb")],
+            )
+        )
+    return path
+
+
+def test_an_alert_that_fires_says_who_was_told_and_who_was_not(db: Path) -> None:
+    told = kvlogd("alerts", "--db", db)
+    assert told.status == 1
+    head, row, *more = told.out.splitlines()
+    assert head.split() == ["severity", "rule", "about", "since", "alert", "told"]
+    assert row.split()[:3] == ["critical", "kv-leak", "chat/0"]
+    assert row.split()[-2:] == [ID, "mail"]
+    assert more[0].startswith("  ")
+    assert "silenced until" in more[1]
+    assert more[2] == "  not delivered: slack (unreachable, 4 tries)"
+    assert all(len(line) <= 80 for line in told.out.splitlines())
+
+
+def test_all_shows_what_is_over_and_nothing_of_a_name_reaches_the_terminal(db: Path) -> None:
+    told = kvlogd("alerts", "--all", "--db", db)
+    assert [line.split()[:2] for line in told.out.splitlines() if not line.startswith(" ")][1:] == [
+        ["critical", "kv-leak"], ["over", "engine-stall"],
+    ]  # fmt: skip
+    assert "\x1b" not in told.out
+    assert "\x1b" not in kvlogd("silence", "--list", "--db", db).out
+
+
+def test_json_gives_times_with_their_offset(db: Path) -> None:
+    [found] = kvlogd("alerts", "--json", "--db", db).records
+    assert (found["rule"], found["scope"], found["alert"], found["told"]) == ("kv-leak", "chat/0", ID, ["mail"])
+    assert found["since"].endswith("+00:00")
+    assert found["over"] is None
+    assert [one["is_firing"] for one in kvlogd("alerts", "--all", "--json", "--db", db).records] == [True, False]
+
+
+def test_no_alert_is_said_so(tmp_path: Path) -> None:
+    Store.open(tmp_path / "s.duckdb").close()
+    assert kvlogd("alerts", "--db", tmp_path / "s.duckdb") == (0, "no alert fires\n", "")
+
+
+def test_what_a_socket_carried_is_the_same(db: Path) -> None:
+    with Store.open(db, read_only=True) as store:
+        found = board.entries(store, BEGIN_S + 60, every=True)
+    carried = json.loads(json.dumps([entry._asdict() for entry in found]))
+    assert board.from_plain(carried) == found
+
+
+def test_a_silence_is_made_listed_and_ended_on_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "s.duckdb"
+    Store.open(path).close()
+    assert kvlogd("silence", "--list", "--db", path).out == "nothing is silenced\n"
+    made = kvlogd("silence", "kv-leak@chat/*", "2h", "--comment", "on it", "--db", path)
+    assert made.out.startswith("silenced: kv-leak on chat/*, number 1, until 20")
+    [listed] = kvlogd("silence", "--list", "--json", "--db", path).records
+    assert (listed["rule"], listed["scope"], listed["comment"]) == ("kv-leak", "chat/*", "on it")
+    assert listed["until_s"] - listed["since_s"] == pytest.approx(7200)
+    assert "on it" in kvlogd("silence", "--list", "--db", path).out
+    assert kvlogd("silence", "--end", "1", "--db", path).out.startswith("ended: kv-leak")
+    assert kvlogd("silence", "--list", "--db", path).out == "nothing is silenced\n"
+    assert kvlogd("silence", "--end", "1", "--db", path).complaint == (
+        "kvlogd: silence 1: no such silence is in force: kvlogd silence --list"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ([], "silence: what is to be done?"),
+        (["kv-leak"], "silence: what is to be done?"),
+        (["kv-leak", "2h", "--list"], "silence: what is to be done?"),
+        (["kv-leak", "soon"], "'soon' is no duration"),
+        (["kv-leak", "9999d"], "silence: must end within a year"),
+        (["@chat/0", "2h"], "silence: names no rule"),
+        (["kv-leak", "2h", "--comment", "x" * 301], "the comment is longer than 300 characters"),
+    ],
+)
+def test_what_cannot_be_silenced_is_refused(tmp_path: Path, words: list[str], complaint: str) -> None:
+    Store.open(tmp_path / "s.duckdb").close()
+    told = kvlogd("silence", *words, "--db", tmp_path / "s.duckdb")
+    assert told.status == 2
+    assert complaint in told.complaint
+
+
+def test_a_rule_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    config = tmp_path / "kvlogd.yaml"
+    config.write_text(f"store: {{path: {tmp_path / 's.duckdb'}}}\n")
+    told = kvlogd("silence", "kv-leek", "2h", "--config", config)
+    assert (told.status, told.complaint) == (2, "kvlogd: kv-leek: no rule of that name: did you mean kv-leak?")
+    assert "there is no such store" in kvlogd("silence", "kv-leak", "2h", "--config", config).complaint
+
+
+@pytest.mark.parametrize("for_s", [True, "2h", None, 0, -1, float("nan")])
+def test_what_comes_over_the_socket_is_checked(tmp_path: Path, for_s: object) -> None:
+    with Store.open(tmp_path / "s.duckdb") as store:
+        with pytest.raises(Exception, match="must end within a year"):
+            obey(store, {"rule": "*", "scope": "*", "for_s": for_s}, BEGIN_S)
+        assert store.silences() == []
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    found = Running(tmp_path)
+    yield found
+    found.close()
+
+
+def test_a_daemon_answers_both(running: Running) -> None:
+    running.up()
+    assert running.ask("alerts").out == "no alert fires\n"
+    assert running.ask("silence", "kv-*", "2h").out.startswith("silenced: kv-* on *, number 1")
+    assert len(running.ask("silence", "--list", "--json").records) == 1
+    running.kill()
+    assert len(running.ask("silence", "--list", "--json").records) == 1
+    running.up()
+    assert running.ask("silence", "--end", "1").status == 0
+    assert running.ask("silence", "--end", "1").status == 2
+    assert installed("silence", "--list", "--config", running.config).out == "nothing is silenced\n"
+    assert running.stop() == 0
+
+
+def test_only_alerts_that_fire_are_silenced_or_failing(db: Path) -> None:
+    with Store.open(db) as store:
+        found = board.entries(store, BEGIN_S + 60, every=True)
+        gone = [entry for entry in found if not entry.is_firing]
+        assert [(entry.silenced_until_s, entry.failing) for entry in gone] == [(None, ())]
+        assert AlertKey(gone[0].rule, gone[0].scope, gone[0].run) in {
+            event.key for event in store.alert_events() if event.state is AlertState.RESOLVED
+        }
