@@ -61,7 +61,6 @@ class Stream:
         """All that was there at the start has been read."""
         self._clock_s: float | None = None
         """The time that it told."""
-        self._newest_s: float | None = None
         self._sniffed: tuple[str, int] = ("", 0)
         """The file whose envelope was looked at, and how much of it."""
 
@@ -160,18 +159,21 @@ class Stream:
         self._positions |= self._held_positions
         self._held, self._held_bytes, self._held_positions, self._held_since_s = [], 0, {}, None
         if data:
+            before = self._told()
             self.pipeline.take(self._scanner.feed(data))
             self.pipeline.window.unparsed, self.pipeline.window.impossible = self.unread()
-            self._move_clock()
+            self._move_clock(is_told=self._told() != before)
 
-    def _move_clock(self) -> None:
+    def _told(self) -> tuple[float | None, float | None, int]:
+        """Return what changes with each line that tells the time."""
+        return self._parser.newest_s, self.pipeline.now_s, self.pipeline.pending()
+
+    def _move_clock(self, *, is_told: bool) -> None:
         """Let lines without records tell that time goes on."""
-        newest_s = self._parser.newest_s
-        if newest_s != self._newest_s or self._clock_s is None:
+        if is_told or self._clock_s is None:
             # lines without a stamp, as those of probes and scrapes, do not say that no time has passed
-            times = [time_s for time_s in (newest_s, self.pipeline.now_s) if time_s is not None]
+            times = [time_s for time_s in (self._parser.newest_s, self.pipeline.now_s) if time_s is not None]
             self._clock_s, self._written_s = max(times, default=None), self._arrived_s
-            self._newest_s = newest_s
         if self._clock_s is not None and self._clock_s - REST_S >= self.pipeline.next_tick_s:
             self.pipeline.advance(self._clock_s - REST_S)
 
