@@ -109,6 +109,11 @@ def test_links_lead_somewhere() -> None:
         assert target.startswith("https://") or (ROOT / target).exists(), target
 
 
+def test_each_page_of_the_docs_is_named() -> None:
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"](docs/{page.name})" in README, page.name
+
+
 def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"(?m)(?:^|`)(?:sudo )?make ([\w-]+)", README):
