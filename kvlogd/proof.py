@@ -120,11 +120,14 @@ def _leak(event: AlertEvent, facts: Facts) -> str:
 
 
 def _idle(event: AlertEvent, _facts: Facts) -> str:
+    # /metrics says exactly what the log rounds
+    columns = f"ts, kv_usage, running + waiting AS busy FROM {{}} WHERE run_id = {event.key.run}"
+    both = f"SELECT NULL AS exact, {columns.format('samples')} UNION ALL SELECT kv_usage, {columns.format('scrapes')}"
     return (
-        "SELECT min(ts) AS since, count(*) AS records, min(kv_usage) AS idle_usage, "
-        "min(min(kv_usage)) OVER () AS lowest_idle_usage FROM (SELECT ts, kv_usage, running + waiting AS busy, "
-        f"sum((running + waiting > 0)::INT) OVER (ORDER BY ts) AS spell FROM {_life(event)} "
-        f"AND ts <= {stamp(event.at_s, up=True)}) WHERE busy = 0 GROUP BY spell "
+        "SELECT min(ts) AS since, count(*) AS records, coalesce(min(exact), min(kv_usage)) AS idle_usage, "
+        "min(coalesce(min(exact), min(kv_usage))) OVER () AS lowest_idle_usage "
+        f"FROM (SELECT *, sum((busy > 0)::INT) OVER (ORDER BY ts) AS spell FROM ({both}) "
+        f"WHERE ts <= {stamp(event.at_s, up=True)}) WHERE busy = 0 GROUP BY spell "
         f"ORDER BY since DESC LIMIT {SPELLS_SHOWN}"
     )
 
@@ -234,6 +237,23 @@ def _frozen(event: AlertEvent, _facts: Facts) -> str:
     )
 
 
+def _unlogged(event: AlertEvent, _facts: Facts) -> str:
+    at = stamp(event.at_s, up=True)
+    return (
+        f"SELECT epoch(TIMESTAMPTZ {at}) - epoch(min(ts)) AS log_stopped_for, sum(generation_tokens) AS tokens, "
+        f"(SELECT max(ts) FROM {_life(event)} AND ts < {at}) AS last_record FROM scrapes "
+        f"WHERE run_id = {event.key.run} AND ts >= {stamp(event.since_s)} AND ts < {at}"
+    )
+
+
+def _unscraped(event: AlertEvent, _facts: Facts) -> str:
+    at = stamp(event.at_s, up=True)
+    return (
+        f"SELECT epoch(TIMESTAMPTZ {at}) - epoch(min(ts)) AS metrics_frozen_for, avg(generation_tps) AS generation_tps "
+        f"FROM {_since(event)} AND generation_tps + prompt_tps > 0"
+    )
+
+
 def _counted(event: AlertEvent, _facts: Facts) -> str:
     span = _between(event.since_s, event.at_s)
     return f"SELECT kind, count(*) AS n FROM events WHERE run_id = {event.key.run} AND {span} GROUP BY kind ORDER BY n"
@@ -278,6 +298,8 @@ _OF_A_LIFE: tuple[tuple[set[str], Callable[[AlertEvent, Facts], str]], ...] = (
     ({"hit_rate", "usual_hit_rate"}, _hit_rate),
     ({"siblings", "lasted_s"}, _skew),
     ({"frozen_for"}, _frozen),
+    ({"log_stopped_for"}, _unlogged),
+    ({"metrics_frozen_for"}, _unscraped),
     ({"events", "per_s"}, _counted),
 )
 _OF_MORE: tuple[tuple[set[str], Callable[[AlertEvent, Facts], str]], ...] = (

@@ -61,7 +61,7 @@ def residue(rows: Rows, told: Facts) -> bool:
     # neighbouring spells count as one
     newest = min(row["idle_usage"] for row in rows[:2])
     lowest = rows[0]["lowest_idle_usage"]
-    is_there = rows[0]["idle_usage"] == told["idle_usage"] or newest == told["idle_usage"]
+    is_there = near(rows[0]["idle_usage"], told["idle_usage"]) or near(newest, told["idle_usage"])
     return is_there and near(lowest, told["lowest_idle_usage"]) and len(rows) >= told["spells"]
 
 
@@ -147,6 +147,11 @@ CHECKS: Sequence[tuple[str, Callable[[Rows, Facts], bool]]] = (
     ("usual_hit_rate", collapse),
     ("siblings", skew),
     ("frozen_for", lambda rows, told: (rows[0]["frozen_for"], rows[0]["different"]) == (told["frozen_for"], 1)),
+    ("log_stopped_for", lambda rows, told: near(rows[0]["log_stopped_for"], told["log_stopped_for"], within=20.0)),
+    (
+        "metrics_frozen_for",
+        lambda rows, told: near(rows[0]["metrics_frozen_for"], told["metrics_frozen_for"], within=20.0),
+    ),
     ("blind_for", lambda rows, told: told["blind_for"] in {row["blind_for"] for row in rows}),
 )
 
@@ -184,6 +189,7 @@ def stored(case: Case, rule: str) -> Iterator[tuple[Store, Sequence[AlertEvent]]
         samples=harvest.samples,
         sample_runs=harvest.sample_runs,
         events=harvest.events,
+        scrapes=harvest.scrapes,
     )
     with opened_store(None) as store:
         store.commit(batch)
