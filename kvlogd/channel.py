@@ -80,7 +80,8 @@ def url(channel: ChannelConfig, environment: Mapping[str, str]) -> Secret:
     if channel.credential is not None:
         path = credential(environment, channel.credential)
         if path is None:
-            mend = f"add LoadCredential={channel.credential}:FILE to the unit"
+            given = f"LoadCredential={channel.credential}:FILE"
+            mend = f"add {given} to the unit; by hand, put before the command: systemd-run --pipe --wait -p {given}"
             raise ConfigError("the service was given no such credential", where=at, mend=mend)
     if path is None:
         raise ConfigError("has no URL", where=at, mend="give one of url_file, url_env and credential")

@@ -206,6 +206,7 @@ def _add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _check(arguments: argparse.Namespace) -> int:
+    from kvlogd.notice import count_text
     from kvlogd.setup import load_setup
 
     setup = load_setup(arguments.config, [arguments.rules] if arguments.rules else [], by_hand=True)
@@ -223,7 +224,7 @@ def _check(arguments: argparse.Namespace) -> int:
     unseen = len(setup.config.channels) - len(setup.urls)
     aside = f" ({unseen} of them by credentials, which only the service can read)" if unseen else ""
     channels = len(setup.config.channels)
-    print(f"fine: {len(setup.rules)} rules" + (f", {channels} channels{aside}" if channels else ""))
+    print(f"fine: {len(setup.rules)} rules" + (f", {count_text(channels, 'channel')}{aside}" if channels else ""))
     return FINE
 
 
