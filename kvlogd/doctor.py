@@ -169,6 +169,8 @@ def _daemon(setup: Setup, wall_s: float) -> Iterator[Item]:
     yield from devices(status, has_driver=_has_driver())
     blind = {source.name for source in status.sources if source.state is SourceState.UNREADABLE}
     for trouble in status.troubles:
+        if trouble.where == "gpu":
+            continue  # `devices` and `_gpu` tell it, who know whether a driver is wanted at all
         mark = Mark.FAIL if trouble.where in blind else Mark.WARN
         yield Item(f"daemon: {trouble.where}", mark, trouble.what, "journalctl -u kvlogd says more")
     for source in status.sources:

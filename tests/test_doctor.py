@@ -16,6 +16,8 @@ from kvlogd.status import GpuStatus, Mode, Status
 from tests.command import Told, kvlogd
 from tests.daemon import Running
 from tests.lines import START_S, line_of, record
+from tests.nvml.driver import Driver
+from tests.nvml.host import running
 
 REAL = Path(__file__).parent / "data" / "real"
 UTC = zone("UTC")
@@ -219,6 +221,22 @@ def test_gpus_that_the_daemon_cannot_read() -> None:
         "GPU 1": Mark.FAIL, "GPU GPU-c": Mark.FAIL, "GPU": Mark.WARN
     }  # fmt: skip
     assert list(doctor.devices(status._replace(gpus=()), has_driver=False)) == []
+
+
+@pytest.mark.parametrize(("has_driver", "mark"), [(False, Mark.OK), (True, Mark.WARN)])
+def test_a_host_without_gpus_lacks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_driver: bool, mark: Mark
+) -> None:
+    driver = Driver(tmp_path, 1)
+    driver.remove()
+    nodes = (tmp_path,) if has_driver else (tmp_path / "none",)
+    monkeypatch.setattr(doctor, "NVIDIA", nodes)
+    with running(tmp_path, driver, monkeypatch) as daemon:
+        daemon.eventually("SELECT 1 AS one", lambda _: bool(daemon.status()["gpus_note"]))
+        items, _ = examine(daemon.config, [], START_S)
+    found = [item for item in items if "GPU" in item.link or "gpu" in item.link]
+    assert worst(found) is mark, found
+    assert "no NVIDIA driver" in found[0].what
 
 
 # --- the command
