@@ -160,6 +160,8 @@ class Bench:
 
     def __init__(self, works: Iterable[_AtWork]) -> None:
         self._works = list(works)
+        self._judged = [work for work in self._works if work.rule.query is None]
+        """Those that look at records, and do not ask the store."""
 
     @classmethod
     def of_engine(cls, rules: Iterable[Rule], life: Life, going_on: Iterable[Standing] = ()) -> "Bench":
@@ -205,9 +207,8 @@ class Bench:
     def judge(self, window: Judged, at_s: float) -> list[AlertEvent]:
         """Evaluate all rules on this scope at a time; return what changed."""
         events: list[AlertEvent] = []
-        for work in self._works:
-            if work.rule.query is None:
-                events += work.step(work.judged(window, at_s), at_s)
+        for work in self._judged:
+            events += work.step(work.judged(window, at_s), at_s)
         return events
 
     def answer(self, rule: Rule, found: Mapping[str, Finding] | Broken, at_s: float) -> list[AlertEvent]:
