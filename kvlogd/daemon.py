@@ -20,6 +20,7 @@ from kvlogd.herald import Herald, status_line
 from kvlogd.intake import BUDGET_BYTES, Intake
 from kvlogd.lock import OutsiderError
 from kvlogd.lookout import Lookout
+from kvlogd.notice import count_text
 from kvlogd.overview import status_of
 from kvlogd.postman import Postman
 from kvlogd.retention import Keep, tend
@@ -339,7 +340,10 @@ class Daemon:
             self.setup = setup
             self._aim()
             self._lookout.change(setup)
-        self._voice.say(Level.NOTICE, f"reloaded: {len(setup.config.sources)} sources, {len(setup.rules)} rules")
+        self._voice.say(
+            Level.NOTICE,
+            f"reloaded: {count_text(len(setup.config.sources), 'source')}, {count_text(len(setup.rules), 'rule')}",
+        )
         self._notifier.ready()
 
     def _let_go(self) -> None:

@@ -224,11 +224,15 @@ class Lookout:
     def _tell(self, gpus: Gpus, news: News, now_s: float, wall_s: float) -> None:
         """Say what is wrong, once, and that it is over."""
         if gpus.fault is not self._fault:
-            self._fault = gpus.fault
-            if gpus.fault is None:
+            was, self._fault = self._fault, gpus.fault
+            is_wanted = self._config.gpu.enabled is Enabled.YES or bool(gpus.gpus)
+            if gpus.fault is None and was is DriverFault.NO_LIBRARY and not self._voice.has("gpu"):
+                self._voice.say(Level.NOTICE, "gpu: there is a driver now")
+            elif gpus.fault is None:
                 self._voice.relent("gpu")
+            elif gpus.fault is DriverFault.NO_LIBRARY and not is_wanted:  # a host without GPUs is in order
+                self._voice.say(Level.NOTICE, f"gpu: {': '.join(MENDS[gpus.fault])}")
             else:
-                is_wanted = self._config.gpu.enabled is Enabled.YES or gpus.gpus
                 level = Level.WARNING if is_wanted else Level.NOTICE
                 self._voice.complain("gpu", ": ".join(MENDS[gpus.fault]), now_s, wall_s, level)
         for field, error in news.notes:

@@ -70,6 +70,10 @@ class Voice:
         if self._complaints.pop(where, None) is not None:
             self.say(Level.NOTICE, f"{where}: in order again")
 
+    def has(self, where: str) -> bool:
+        """Return whether the trouble of a place lasts."""
+        return where in self._complaints
+
     def complaints(self) -> list[Complaint]:
         """Return the troubles that last."""
         return list(self._complaints.values())

@@ -94,8 +94,8 @@ MAY_IMPORT = {
     "overview": "alerts intake lookout piece pipeline rules status stream voice dispatch",
     "herald": "notice piece rows voice",
     "daemon": (
-        "channel clock endpoint errands herald intake lock lookout overview retention setup status store systemd "
-        "voice watch wire board dispatch heartbeat postman silencing"
+        "channel notice clock endpoint errands herald intake lock lookout overview retention setup status store "
+        "systemd voice watch wire board dispatch heartbeat postman silencing"
     ),
     "service": "clock daemon systemd voice",
     "memory": "engines pipeline rules",

@@ -3,7 +3,7 @@
 Eight spans from half an hour to some days are looked at, each by the lowest readings of its twelve parts. It must
 rise all along: one step is a process that came, and what slackens has found its size. On a device it must grow by a
 share of the device's memory. A server's memory must grow by a share of its own size and reach its limit soon enough:
-within `full_within` where it is seen for hours only, within thirty times that where it is seen for most of a day.
+within `full_within` where it is seen for hours only, within thirty times that where it is seen for six hours or longer.
 Where no limit is known, it must be seen as long, or have grown by half.
 The value is MiB an hour.
 Cannot see: growth of less than half an hour, growth of a device that computes nothing (it is being
