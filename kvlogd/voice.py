@@ -70,6 +70,10 @@ class Voice:
         if self._complaints.pop(where, None) is not None:
             self.say(Level.NOTICE, f"{where}: in order again")
 
+    def forget(self, where: str) -> None:
+        """Let the trouble of a place that is no more be forgotten, without a word."""
+        self._complaints.pop(where, None)
+
     def complaints(self) -> list[Complaint]:
         """Return the troubles that last."""
         return list(self._complaints.values())
