@@ -171,7 +171,7 @@ class Dispatch:
         kept = plan.waiting(sending.cases[0].event.key.scope)
         try:
             letter, panel = page.written(sending, store, rules, self._host, wall_s, kept)
-        except (ArithmeticError, LookupError, ValueError) as error:  # one message must not end the watch
+        except page.FAULTS as error:  # one message must not end the watch
             what = f"cannot be written: {type(error).__name__}"
             self._voice.complain(f"message {number}", what, now_s, wall_s, Level.ERROR)
             self._unrecorded.append((sending, Outcome(Fault.FAILED)))
