@@ -73,10 +73,10 @@ class Daemon:
         self._stop_wanted = self._reload_wanted = False
         self._errands = Errands(waker.wake)
         self._started_s = clock.wall_s()
-        self._dispatch = Dispatch(Postman(waker.wake), voice, os.uname().nodename)
         self._heartbeat = Heartbeat()
         self._aim()
         self._lookout = Lookout(self.setup, voice)
+        self._dispatch = Dispatch(Postman(waker.wake), voice, os.uname().nodename, self._lookout.at_work)
 
     # --- what others may ask, from a signal handler or another thread
 
@@ -236,7 +236,7 @@ class Daemon:
         if self.intake is None or self.store is None:
             return
         batch = self._lookout.joined(self.intake.batch(now_s, is_last=is_last))
-        batch = self._dispatch.planned(batch, self._clock.wall_s())
+        batch = self._dispatch.planned(batch, self._clock.monotonic_s(), self._clock.wall_s())
         try:
             if any(batch):
                 self.store.commit(batch)

@@ -6,19 +6,31 @@ Thrown away and taken up anew from the store whenever a commit failed, as everyt
 then is not begun twice.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import tzinfo
 from typing import NamedTuple
 
 from kvlogd import page
+from kvlogd.alerts import Standing
 from kvlogd.config import ChannelConfig
 from kvlogd.intake import Intake
 from kvlogd.line import Line
-from kvlogd.model import AlertEvent, AlertKey, AlertState, Broken, Fault, NoticeKind, Outcome, Severity
+from kvlogd.model import (
+    AlertEvent,
+    AlertKey,
+    AlertState,
+    Broken,
+    Fault,
+    Judgement,
+    NoticeKind,
+    Outcome,
+    Severity,
+)  # fmt: skip
 from kvlogd.outbox import NoticeState, Silence
 from kvlogd.plan import Ledger, Plan, Policy, Quiet, Sending
 from kvlogd.postman import Postman
 from kvlogd.rows import Batch
+from kvlogd.rules import Rule
 from kvlogd.setup import Setup
 from kvlogd.stamp import HOST_ZONE, zone
 from kvlogd.store import Store
@@ -30,8 +42,13 @@ SELF_S = 10.0
 """How often it is looked for what kvlogd has to tell of itself."""
 BROKEN_S = 900.0
 """A rule that fails for so long is told of."""
+SURE_S = 2 * BROKEN_S
+"""What was told of a rule is not taken for over sooner after a start: it must fail anew first."""
 JUMP_S = 30.0
 """The host's clock was set where it went so far beside the monotonic one."""
+
+
+_AtWork = Iterator[tuple[Rule, str, Judgement, Standing | None]]
 
 
 class ChannelHealth(NamedTuple):
@@ -43,28 +60,41 @@ class ChannelHealth(NamedTuple):
 
 
 class Dispatch:
-    """The outbox of a daemon. `host` is how messages call this one."""
+    """The outbox of a daemon. `host` is how messages call this one, `beside` the rules at work on GPUs and hosts."""
 
-    def __init__(self, postman: Postman, voice: Voice, host: str) -> None:
+    def __init__(
+        self, postman: Postman, voice: Voice, host: str, beside: Callable[[], _AtWork] = lambda: iter(())
+    ) -> None:
         self._postman = postman
         self._voice = voice
         self._host = host
+        self._beside = beside
         self._setup: Setup | None = None
         self._store: Store | None = None
         self._plan: Plan | None = None
         self._flying: dict[int, Sending] = {}
+        self._complained: set[str] = set()
+        """The channels of which was said in our own log that they fail."""
         self._unrecorded: list[tuple[Sending, Outcome]] = []
         """What became of messages, until it is stored."""
         self._offset_s: float | None = None
         """The host's clock less the monotonic one."""
         self._looked_s = self._told_self_s = float("-inf")
-        self._broken_since_s: dict[tuple[str, str], float] = {}
+        self._broken: dict[tuple[str, str], tuple[float, str]] = {}
+        """The rules that fail, each with its scope: since when, and why."""
+        self._begun_s = float("inf")
+        """When it was begun to read, by the monotonic clock."""
 
     # --- beginning and ending
 
     def take_up(self, setup: Setup, store: Store, wall_s: float) -> None:
         """Begin where the store says. Raises StoreError."""
         self._setup, self._store, self._plan = setup, store, None
+        self._begun_s = float("inf")
+        gone = self._complained - {channel.name for channel in setup.config.channels}
+        for name in gone:
+            self._voice.forget(f"channel {name}")
+        self._complained -= gone
         last_id = store.last_notice_id()
         ledger = Ledger(store.cases(), store.notices(NoticeState.WAITING), store.silences(), last_id)
         if not setup.config.channels and not ledger.cases and not ledger.waiting:
@@ -88,10 +118,11 @@ class Dispatch:
 
     # --- the daemon's turns
 
-    def planned(self, batch: Batch, wall_s: float) -> Batch:
+    def planned(self, batch: Batch, now_s: float, wall_s: float) -> Batch:
         """Return the batch with what follows from its alerts, to be committed with it."""
         if self._plan is None:
             return batch
+        self._follow_clock(self._plan, now_s, wall_s)  # what is planned now must not be moved by it
         self._plan.see(batch.alert_events, wall_s)
         cases, closed, notices = self._plan.harvest()
         return batch._replace(cases=cases, closed=closed, notices=notices)
@@ -101,6 +132,9 @@ class Dispatch:
         for ticket, outcome in self._postman.poll(now_s):
             self._unrecorded.append((self._flying.pop(ticket), outcome))
         plan, store = self._plan, self._store
+        if intake is not None and not is_last and now_s - self._told_self_s >= SELF_S:
+            self._told_self_s = now_s
+            self._look_at_rules(intake, now_s, wall_s)
         if plan is None or store is None or (not self._unrecorded and now_s - self._looked_s < LOOK_S):
             return
         self._looked_s = now_s
@@ -109,7 +143,6 @@ class Dispatch:
             plan.settle(sending, outcome, wall_s)
         begun: list[Sending] = []
         if intake is not None and not is_last:
-            self._tell_of_itself(plan, intake, now_s, wall_s)
             plan.behind = intake.behind() if plan.holds_old(wall_s) else frozenset()
             begun = plan.ready(wall_s, self._postman.is_free)
         self._commit(plan, store)
@@ -138,7 +171,7 @@ class Dispatch:
         kept = plan.waiting(sending.cases[0].event.key.scope)
         try:
             letter, panel = page.written(sending, store, rules, self._host, wall_s, kept)
-        except (ArithmeticError, LookupError, ValueError) as error:  # one message must not end the watch
+        except page.FAULTS as error:  # one message must not end the watch
             what = f"cannot be written: {type(error).__name__}"
             self._voice.complain(f"message {number}", what, now_s, wall_s, Level.ERROR)
             self._unrecorded.append((sending, Outcome(Fault.FAILED)))
@@ -157,26 +190,27 @@ class Dispatch:
                 status = "" if line.status is None else f" ({line.status})"
                 words = "is out of order" if line.is_bad else "did not take a message"
                 level = Level.ERROR if line.is_bad else Level.WARNING
+                self._complained.add(name)
                 self._voice.complain(place, f"{words}: {line.fault.value}{status}", now_s, wall_s, level)
 
     # --- what kvlogd tells of itself
 
-    def _tell_of_itself(self, plan: Plan, intake: Intake, now_s: float, wall_s: float) -> None:
-        if now_s - self._told_self_s < SELF_S:
+    def _look_at_rules(self, intake: Intake, now_s: float, wall_s: float) -> None:
+        """See which rules fail or have nothing to judge, and plan what is to be told of it."""
+        self._begun_s = min(self._begun_s, now_s)
+        found = _failing([*(stream.pipeline.at_work() for stream in intake.streams()), self._beside()])
+        self._broken = {pair: (self._broken.get(pair, (now_s, why))[0], why) for pair, why in found}
+        if self._plan is None:
             return
-        self._told_self_s = now_s
-        plan.report(NoticeKind.BROKEN, self._broken(intake, wall_s), wall_s)
-        idle = [_of_itself(*pair, Severity.INFO, wall_s - 86400.0, wall_s) for pair in intake.without_evidence()]
-        plan.report(NoticeKind.NO_DATA, idle, wall_s)
-
-    def _broken(self, intake: Intake, wall_s: float) -> list[AlertEvent]:
-        found = dict(_failing(intake))
-        self._broken_since_s = {pair: self._broken_since_s.get(pair, wall_s) for pair in found}
-        return [
-            _of_itself(*pair, Severity.WARNING, since_s, wall_s, found[pair])
-            for pair, since_s in self._broken_since_s.items()
-            if wall_s - since_s >= BROKEN_S
+        broken = [
+            _of_itself(*pair, Severity.WARNING, wall_s - (now_s - since_s), wall_s, why)
+            for pair, (since_s, why) in self._broken.items()
+            if now_s - since_s >= BROKEN_S
         ]
+        idle = [_of_itself(*pair, Severity.INFO, wall_s - 86400.0, wall_s) for pair in intake.without_evidence()]
+        is_all = now_s - self._begun_s >= SURE_S
+        self._plan.report(NoticeKind.BROKEN, broken, wall_s, is_all=is_all)
+        self._plan.report(NoticeKind.NO_DATA, idle, wall_s, is_all=is_all)
 
     # --- what others ask
 
@@ -187,9 +221,10 @@ class Dispatch:
 
     def is_well(self, wall_s: float) -> bool:
         """Tell whether rules are judged and messages get out, as far as there are any."""
-        if self._plan is None:
-            return self._setup is not None and not self._setup.config.channels
-        return not self._broken_since_s and not any(line.is_stuck(wall_s) for line in self._plan.lines.values())
+        if self._plan is None and (self._setup is None or self._setup.config.channels):
+            return False
+        lines = {} if self._plan is None else self._plan.lines
+        return not self._broken and not any(line.is_stuck(wall_s) for line in lines.values())
 
     def silence(self, silences: Iterable[Silence]) -> None:
         """Let these silences, which are stored, be in force."""
@@ -206,10 +241,10 @@ def policy_of(channel: ChannelConfig) -> Policy:
     return Policy(channel.name, frozenset(channel.severities), channel.repeat_every, channel.burst, quiet)
 
 
-def _failing(intake: Intake) -> Iterator[tuple[tuple[str, str], str]]:
+def _failing(benches: Iterable[_AtWork]) -> Iterator[tuple[tuple[str, str], str]]:
     """Yield the rules that fail, each with its scope, and why."""
-    for stream in intake.streams():
-        for rule, scope, last, _ in stream.pipeline.at_work():
+    for bench in benches:
+        for rule, scope, last, _ in bench:
             if isinstance(last, Broken):
                 yield (rule.id, scope), last.why
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kvlogd import notice
 from kvlogd.layout import Chart, Code, Facts, Part, Steps, Words, as_html, as_text, one_line, shortened
-from kvlogd.model import AlertEvent, AlertState, Letter, NoticeKind, Panel, Run, Severity
+from kvlogd.model import AlertEvent, AlertState, Letter, NoticeKind, Panel, Per, Run, Severity
 from kvlogd.panel import spark
 from kvlogd.proof import sql_for
 from kvlogd.quantity import about_text, duration_text, share_text
@@ -31,6 +31,7 @@ _ENDINGS = {
     "rule changed": "its rule was changed",
     "source removed": "its log is not read any more",
 }
+_NOUNS = {Per.ENGINE: "engine", Per.SOURCE: "log", Per.GPU: "GPU", Per.HOST: "server"}
 _SAID = {
     "shift", "shift_error", "lost_per_h", "running_low", "running_high", "blocks_lost", "tokens_lost", "blocks_held",
     "tokens_held", "running_spread", "compared_s",
@@ -72,7 +73,7 @@ def compose(
     ordered = sorted(items, key=_urgency)
     first = ordered[0]
     severity = _severity(ordered)
-    headline = _headline(kind, ordered, more)
+    headline = _headline(kind, ordered, more, "engine" if rule is None else _NOUNS[rule.per])
     parts = [
         *_remarks(kind, is_replay),
         *([Words(tuple(_listed(ordered, more)))] if len(ordered) > 1 or more else []),
@@ -113,7 +114,7 @@ def _prefix(kind: NoticeKind, severity: Severity | None, host: str, is_replay: b
     return f"{'replay: ' if is_replay else ''}{words}" + (f" {one_line(host)}" if host else "")
 
 
-def _headline(kind: NoticeKind, items: Sequence[Item], more: int) -> str:
+def _headline(kind: NoticeKind, items: Sequence[Item], more: int, noun: str) -> str:
     event = _short(items[0].event)
     if kind is NoticeKind.SUMMARY or len({item.event.key.rule for item in items}) > 1:
         if len(items) + more > 1:
@@ -121,9 +122,9 @@ def _headline(kind: NoticeKind, items: Sequence[Item], more: int) -> str:
         return f"{notice.subject(event)}{_times(items[0])}"
     if len(items) + more == 1:
         return notice.subject(event)
-    engines = notice.count_text(len(items) + more, "engine")
+    places = notice.count_text(len(items) + more, noun)
     said = notice.subject(event).removeprefix(f"{event.key.rule} ")
-    return f"{event.key.rule} on {engines}, first {said}"
+    return f"{event.key.rule} on {places}, first {said}"
 
 
 def _short(event: AlertEvent) -> AlertEvent:

@@ -45,8 +45,8 @@ class Line:
         self._starts: deque[float] = deque(maxlen=burst)
 
     @classmethod
-    def restored(cls, burst: int, waiting: Iterable[Notice], at_s: float) -> "Line":
-        """Return a channel as it stood when its waiting notices were last tried."""
+    def restored(cls, burst: int, waiting: Iterable[Notice], at_s: float, *, was_bad: bool = False) -> "Line":
+        """Return a channel as it stood when its waiting notices were last tried; `was_bad` where others know of it."""
         line = cls(burst)
         for notice in waiting:
             if notice.fault is not None and notice.attempts > line.failures:
@@ -54,8 +54,9 @@ class Line:
                 line._rest_until_s = min(notice.due_s, at_s + LONGEST_WAIT_S)
                 line.failing_since_s = min(notice.planned_s, at_s)
         if line.fault in _LASTING:
-            line._refusals = line.failures
-            line.is_bad = line._refusals >= BAD_AFTER
+            # attempts that a kill ended are counted too: one more refusal must show that it is out of order
+            line._refusals = min(line.failures, BAD_AFTER - 1)
+        line.is_bad = line.is_bad or (was_bad and line.fault is not None)
         return line
 
     def may_start(self, at_s: float) -> int:

@@ -158,6 +158,10 @@ def unheld(absent: "AbsentError") -> Iterator[None]:
         if absent.refusing:
             what, mend = f"{held.what}, and its socket {absent.where} is not for you", absent.mend
         raise StoreError(what, where=held.where, mend=mend) from held
+    except StoreError as error:
+        if absent.refusing:  # there is a daemon: what is wrong with its files for this user is no news
+            raise StoreError(absent.what, where=absent.where, mend=absent.mend) from error
+        raise
 
 
 def _status(arguments: argparse.Namespace) -> int:

@@ -16,6 +16,8 @@ from kvlogd.panel import Seen, read_panel
 from kvlogd.plan import Sending
 from kvlogd.rules import Rule
 
+FAULTS = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
+"""What a message that cannot be written may raise: odd numbers, times after the last year."""
 AFTER_S = 600.0
 """How much a picture shows of the time after the end of an alert."""
 

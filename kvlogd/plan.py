@@ -116,7 +116,12 @@ class Plan:
         self._dirty: dict[CaseKey, Case | None] = {}
         self._written: dict[int, Notice] = {}
         self._forget_strangers()
-        self.lines = {name: Line.restored(policy.burst, self._of(name), at_s) for name, policy in self.policies.items()}
+        self._forget_the_future(at_s)
+        bad = {case.event.key.scope for case in ledger.cases if case.topic is NoticeKind.CHANNEL}
+        self.lines = {
+            name: Line.restored(policy.burst, self._of(name), at_s, was_bad=name in bad)
+            for name, policy in self.policies.items()
+        }
         self._report_lines(at_s)
 
     def _forget_strangers(self) -> None:
@@ -125,6 +130,17 @@ class Plan:
             self._put(key, None)
         for notice in [one for one in self._waiting.values() if one.channel not in self.policies]:
             self._drop(notice, "the channel was removed")
+
+    def _forget_the_future(self, at_s: float) -> None:
+        """Let nothing wait for a time that the host's clock showed before it was set back, while nobody looked."""
+        for notice in [one for one in self._waiting.values() if one.planned_s > at_s]:
+            by_s = at_s - notice.planned_s
+            due_s, expires_s = notice.due_s + by_s, notice.expires_s + by_s
+            self._write(notice._replace(planned_s=at_s, due_s=due_s, expires_s=expires_s))
+        for case in list(self._cases.values()):
+            told_s = None if case.told_s is None else min(case.told_s, at_s)
+            if told_s != case.told_s or case.seen_s > at_s:
+                self._put(case.key, case._replace(told_s=told_s, seen_s=min(case.seen_s, at_s)))
 
     def _of(self, channel: str) -> list[Notice]:
         return [notice for notice in self._waiting.values() if notice.channel == channel]
@@ -158,10 +174,10 @@ class Plan:
                 self._put(key, None if is_stale else case)
         self._plan(at_s)
 
-    def report(self, topic: NoticeKind, found: Iterable[AlertEvent], at_s: float) -> None:
-        """Say all that kvlogd has to tell of itself on one topic; what is not among it any more is over."""
+    def report(self, topic: NoticeKind, found: Iterable[AlertEvent], at_s: float, *, is_all: bool = True) -> None:
+        """Say what kvlogd has to tell of itself on one topic; where that is all, what is not among it is over."""
         stands = {event.key: event for event in found}
-        for key in [key for key in self._cases if key.topic is topic and key.alert not in stands]:
+        for key in [key for key in self._cases if is_all and key.topic is topic and key.alert not in stands]:
             self._put(key, None)
         for event in stands.values():
             for channel in self.policies:
@@ -196,7 +212,7 @@ class Plan:
         covered = {(notice.channel, notice.rule, notice.kind) for notice in self._waiting.values()}
         for case in self._cases.values():
             kind = self._owed(case, at_s)
-            if kind is None or (case.channel, "", NoticeKind.SUMMARY) in covered:
+            if kind is None or (_is_alert(case) and (case.channel, "", NoticeKind.SUMMARY) in covered):
                 continue
             place = (case.channel, case.event.key.rule, kind)
             if place not in covered:
@@ -251,9 +267,11 @@ class Plan:
                 self._drop(notice, "nothing of it was left to tell")
         if not due:
             return None
-        if room == 1 and len(due) > 1:
-            return self._begin(self._summary(channel, due, at_s), at_s)
-        return self._begin(min(due, key=_urgency), at_s)
+        first = min(due, key=_urgency)
+        crowd = [one for one in due if _is_alert(one.cases[0])]
+        if room == 1 and len(crowd) > 1 and first in crowd:
+            first = self._summary(channel, crowd, at_s)
+        return self._begin(first, at_s)
 
     def _summary(self, channel: str, due: Sequence[Sending], at_s: float) -> Sending:
         """Sum up what the channel has no room for one by one."""
@@ -274,7 +292,7 @@ class Plan:
         self, notice: Notice, owing: Mapping[tuple[str, NoticeKind], list[Case]], at_s: float
     ) -> tuple[Case, ...]:
         if not notice.rule:
-            found = [case for cases in owing.values() for case in cases]
+            found = [case for cases in owing.values() for case in cases if _is_alert(case)]
         else:
             found = owing.get((notice.rule, notice.kind), [])
         if found and notice.kind is NoticeKind.REPEAT:
@@ -360,6 +378,11 @@ class Plan:
 
     def _drop(self, notice: Notice, why: str) -> None:
         self._write(notice._replace(state=NoticeState.DROPPED, why=why))
+
+
+def _is_alert(case: Case) -> bool:
+    """Tell an alert from what kvlogd has to tell of itself, which has messages of its own."""
+    return case.topic is NoticeKind.FIRING
 
 
 def _loudest(case: Case) -> tuple[int, float, AlertKey]:

@@ -16,7 +16,7 @@ from kvlogd.clock import Clock, Waker
 from kvlogd.config import ChannelConfig, load_config
 from kvlogd.dispatch import policy_of
 from kvlogd.errors import ConfigError
-from kvlogd.model import AlertEvent, Letter, Panel
+from kvlogd.model import AlertEvent, Fault, Letter, Panel
 from kvlogd.model import Outcome as Fate
 from kvlogd.outcome import Outcome
 from kvlogd.page import Known
@@ -27,6 +27,7 @@ from kvlogd.rules import Rule
 STEP_S = 60.0
 """How finely the time between two events is gone through, for what is repeated or waited for."""
 _LOOK_S = 0.5
+UNWRITTEN = Fate(Fault.FAILED)
 
 
 class Sent(NamedTuple):
@@ -80,8 +81,13 @@ def rehearse(
     plan = Plan(map(policy_of, to.channels), notify, Ledger(), begin_s)
     with _Counter() as counter:
         for sending, at_s, settle in course(plan, events, until_s):
-            letter, panel = page.written(sending, store, by_id, host, at_s, is_replay=True)
             channel = sending.notice.channel
+            try:
+                letter, panel = page.written(sending, store, by_id, host, at_s, is_replay=True)
+            except page.FAULTS:
+                settle(Fate(None))  # no other try would make it better
+                yield Sent(channel, at_s, f"{sending.notice.rule}: cannot be written", UNWRITTEN)
+                continue
             fate = counter.sent(channel, to.urls[channel].reveal(), letter, panel)
             settle(fate)
             yield Sent(channel, at_s, letter.subject, fate)

@@ -436,5 +436,7 @@ def _open_error(path: Path, error: duckdb.Error) -> StoreError:
         return StoreError(
             text, where=str(path), mend="`kvlogd run` sets aside what is damaged and reads the logs again"
         )
+    if "Permission denied" in text:
+        return StoreError("you may not read it", where=str(path), mend="run as root, or as the user of the daemon")
     mend = f"it was left as it is: `kvlogd store salvage --db {path}`, or restore a snapshot"
     return StoreError(text, where=str(path), mend=mend)

@@ -67,7 +67,8 @@ class Notifier:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 # a socket that nobody reads would block us, and with us the logs
                 sender.settimeout(_PATIENCE_S)
-                sender.sendto("\n".join(lines).encode(), address)
+                sender.connect(address)  # else it polls as writable while its peer's queue is full, and Python spins
+                sender.send("\n".join(lines).encode())
         except (OSError, ValueError):  # ValueError: a NUL inside a path
             return False
         return True

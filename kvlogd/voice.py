@@ -74,6 +74,10 @@ class Voice:
         """Return whether the trouble of a place lasts."""
         return where in self._complaints
 
+    def forget(self, where: str) -> None:
+        """Let the trouble of a place that is no more be forgotten, without a word."""
+        self._complaints.pop(where, None)
+
     def complaints(self) -> list[Complaint]:
         """Return the troubles that last."""
         return list(self._complaints.values())

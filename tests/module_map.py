@@ -143,7 +143,7 @@ MAY_IMPORT = {
     "line": "outbox",
     "plan": "alerts line outbox",
     "page": "bulletin letter outbox panel plan rules",
-    "dispatch": "config intake line outbox page plan postman rows setup stamp store voice",
+    "dispatch": "alerts config intake line outbox page plan postman rows rules setup stamp store voice",
     "heartbeat": "",
     "silencing": "outbox rows",
     "board": "alerts notice outbox quantity status",

@@ -2,14 +2,14 @@
 
 import io
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from kvlogd.alerts import Standing
 from kvlogd.channel import Secret
 from kvlogd.config import ChannelConfig, Config, SourceConfig, StoreConfig
 from kvlogd.dispatch import Dispatch
-from kvlogd.model import AlertEvent, AlertState
+from kvlogd.model import AlertEvent, AlertState, Judgement
 from kvlogd.outbox import Notice
 from kvlogd.postman import Postman
 from kvlogd.rows import Batch
@@ -43,10 +43,21 @@ def standing_of(event: AlertEvent) -> Standing:
     )  # fmt: skip
 
 
+Beside = Callable[[], Iterator[tuple[Rule, str, Judgement, Standing | None]]]
+
+
 class Desk:
     """A dispatch on a real store; the test moves its clock, and waits for its children."""
 
-    def __init__(self, folder: Path, urls: Mapping[str, str], *, rules: tuple[Rule, ...] = (), **more: object) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        urls: Mapping[str, str],
+        *,
+        rules: tuple[Rule, ...] = (),
+        beside: Beside = lambda: iter(()),
+        **more: object,
+    ) -> None:
         log = folder / "vllm.log"
         log.touch()
         self.live = Live(log, folder / "desk.duckdb", rules=rules, wall_s=BEGIN_S)
@@ -55,12 +66,14 @@ class Desk:
         config = Config(sources=sources, store=StoreConfig(path=self.live.db), channels=channels)
         self.setup = Setup(config, rules, {name: Secret(url) for name, url in urls.items()})
         self.said = io.StringIO()
+        self.voice = Voice(self.said, for_journal=False)
+        self.beside = beside
         self.dispatch = self._begun()
 
     def _begun(self) -> Dispatch:
         # children do not end of idleness: hours of the test's clock pass in no time
         postman = Postman(lambda: None, idle_s=float("inf"))
-        found = Dispatch(postman, Voice(self.said, for_journal=False), "node-7")
+        found = Dispatch(postman, self.voice, "node-7", self.beside)
         found.take_up(self.setup, self.live.store, self.live.clock.wall_s())
         return found
 
@@ -72,7 +85,7 @@ class Desk:
             standings=[standing_of(event) for event in firing],
             over=[event.key for event in events if event.state is AlertState.RESOLVED],
         )
-        self.live.store.commit(self.dispatch.planned(batch, self.live.clock.wall_s()))
+        self.live.store.commit(self.dispatch.planned(batch, self.live.clock.monotonic_s(), self.live.clock.wall_s()))
 
     def turn(self, seconds: float = 0.0) -> None:
         clock = self.live.clock

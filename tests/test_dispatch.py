@@ -4,16 +4,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from kvlogd.alerts import Standing
 from kvlogd.config import ChannelConfig
 from kvlogd.dispatch import BROKEN_S
 from kvlogd.kinds.threshold import Threshold
-from kvlogd.model import NoticeKind
+from kvlogd.model import Broken, Judgement, NoticeKind
 from kvlogd.outbox import NoticeState
 from kvlogd.rows import Batch
+from kvlogd.rules import Rule
 from tests.course import rule
 from tests.lines import line_of, record
 from tests.outboxes import BEGIN_S, alert
@@ -35,7 +38,7 @@ def test_without_channels_nothing_is_planned(tmp_path: Path) -> None:
     desk = Desk(tmp_path, {})
     try:
         batch = Batch(alert_events=[alert(0)])
-        assert desk.dispatch.planned(batch, BEGIN_S) is batch
+        assert desk.dispatch.planned(batch, 0.0, BEGIN_S) is batch
         desk.go(60)
         assert (desk.notices(), desk.live.store.cases(), desk.dispatch.channels()) == ([], [], [])
         assert desk.dispatch.is_well(BEGIN_S)
@@ -175,6 +178,9 @@ def test_a_rule_that_fails_is_told_after_a_quarter_of_an_hour_once(
             assert "rule bad fails and finds nothing" in str(request.json["title"])
             assert "ZeroDivisionError" in str(request.json["message"])
             assert not desk.dispatch.is_well(desk.live.clock.wall)
+            desk.kill()
+            desk.go(3 * BROKEN_S, 30)
+            assert len(hook.requests) == 1, "a restart is no reason to tell it again"
             monkeypatch.undo()
             with desk.live.log.open("ab") as log:
                 log.write(b"".join(line_of(record(10.0 * n, running=1)) + b"\n" for n in range(12, 24)))
@@ -182,6 +188,52 @@ def test_a_rule_that_fails_is_told_after_a_quarter_of_an_hour_once(
             desk.go(60, 30)
             assert (len(hook.requests), desk.live.store.cases()) == (1, [])
             assert desk.dispatch.is_well(desk.live.clock.wall)
+        finally:
+            desk.close()
+
+
+def test_rules_of_gpus_and_hosts_that_fail_are_told_too(tmp_path: Path) -> None:
+    def beside() -> Iterator[tuple[Rule, str, Judgement, Standing | None]]:
+        yield rule(tmp_path, id_="bad-gpu"), "gpu-1", Broken("the rule failed: ZeroDivisionError"), None
+
+    with HttpSink() as hook:
+        desk = Desk(tmp_path, {"hook": hook.url()}, beside=beside)
+        try:
+            desk.go(BROKEN_S + 60, 30)
+            [request] = hook.requests
+            assert "rule bad-gpu fails and finds nothing" in str(request.json["title"])
+        finally:
+            desk.close()
+
+
+def test_a_rule_that_fails_stops_the_heartbeat_where_there_is_no_channel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    desk = Desk(tmp_path, {}, rules=(rule(tmp_path, id_="bad", for_="0s"),))
+    try:
+        desk.go(30)
+        assert desk.dispatch.is_well(desk.live.clock.wall)
+        monkeypatch.setattr(Threshold, "judge", fails)
+        desk.live.log.write_bytes(b"".join(line_of(record(10.0 * n, running=1)) + b"\n" for n in range(12)))
+        desk.live.read_all()
+        desk.go(30)
+        assert not desk.dispatch.is_well(desk.live.clock.wall)
+    finally:
+        desk.close()
+
+
+def test_what_is_planned_as_the_clock_is_set_goes_out_at_once(tmp_path: Path) -> None:
+    with HttpSink() as hook:
+        desk = Desk(tmp_path, {"hook": hook.url()})
+        try:
+            desk.go(30)
+            desk.live.clock.wall += 8 * 3600.0
+            desk.see(alert(0))
+            desk.go(30)
+            assert len(hook.requests) == 1
         finally:
             desk.close()
 
@@ -197,5 +249,6 @@ def test_what_a_channel_that_was_removed_was_owed_is_forgotten(tmp_path: Path) -
         assert (desk.live.store.cases(), desk.live.store.notices(NoticeState.WAITING)) == ([], [])
         [notice] = desk.notices()
         assert notice.why == "the channel was removed"
+        assert desk.voice.complaints() == []
     finally:
         desk.close()

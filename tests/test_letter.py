@@ -123,6 +123,14 @@ def test_several_engines_are_a_list_and_the_details_of_the_worst() -> None:
     assert foremost([*items, soon]) == soon
 
 
+@pytest.mark.parametrize(
+    ("rule", "noun"), [("gpu-lost", "2 GPUs"), ("data-source", "2 logs"), ("host-memory-growth", "2 servers")]
+)
+def test_what_is_no_engine_is_not_called_one(rule: str, noun: str) -> None:
+    both = [item(event(rule=rule, scope=scope, evidence={"lost_for": 60.0})) for scope in ("a", "b")]
+    assert f"{rule} on {noun}, first a" in letter(*both, rule=rule).subject
+
+
 def test_a_few_engines_are_silenced_one_by_one_and_many_at_once() -> None:
     items = [item(event(scope=f"vllm.log/{i}")) for i in range(4)]
     assert letter(*items[:3]).text.count("kvlogd silence kv-leak@") == 3

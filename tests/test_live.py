@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from kvlogd.ask import AbsentError
 from kvlogd.endpoint import Endpoint
+from kvlogd.errors import StoreError
+from kvlogd.live import unheld
 from kvlogd.store import Store
 from tests import host, waiting
 from tests.command import INSTALLED, kvlogd
@@ -269,3 +272,10 @@ def test_a_snapshot_of_nothing(tmp_path: Path) -> None:
     assert (told.status, told.out) == (2, "")
     assert "there is no such store" in told.complaint
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("refusing", "told"), [(True, "you may not ask the daemon"), (False, "cannot open")])
+def test_who_may_not_ask_the_daemon_hears_that_and_no_advice_about_its_files(refusing: bool, told: str) -> None:
+    absent = AbsentError("you may not ask the daemon", where="/run/kvlogd/sock", mend="run as root", refusing=refusing)
+    with pytest.raises(StoreError, match=told), unheld(absent):
+        raise StoreError("cannot open", where="kvlogd.duckdb")

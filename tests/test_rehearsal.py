@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from kvlogd.channel import Secret
+from kvlogd.config import ChannelConfig
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Fault, NoticeKind, Outcome, Severity
 from kvlogd.plan import Ledger, Plan, Policy
-from kvlogd.rehearsal import course
+from kvlogd.rehearsal import UNWRITTEN, Addresses, course, rehearse
+from kvlogd.store import Store
 from tests.command import kvlogd
 from tests.lines import START_S
+from tests.outboxes import BEGIN_S, alert
 from tests.sinks import Answer, HttpSink, SmtpSink
 
 LEAK = Path(__file__).parent / "data/real/leak-to-hang-and-restart.log"
@@ -115,3 +119,13 @@ def test_a_log_that_ends_with_its_alert_tells_of_it() -> None:
     assert gone_through([FIRE], 100, Outcome(None)) == [(NoticeKind.FIRING, 103)]
     assert gone_through([], 100, Outcome(None)) == []
     assert gone_through([FIRE, END], 40_000, Outcome(Fault.REFUSED)) == [(NoticeKind.FIRING, 103)]
+
+
+def test_a_message_that_cannot_be_written_costs_the_replay_no_other(tmp_path: Path) -> None:
+    beyond = 3e11  # after the last year that Python knows
+    events = [alert(0, rule="odd")._replace(since_s=beyond), alert(0)]
+    with HttpSink() as web, Store.open(tmp_path / "kvlogd.duckdb") as store:
+        to = Addresses([ChannelConfig(name="hook", url_env="X")], {"hook": Secret(web.url())})
+        sent = list(rehearse(events, store, (), to, host="node-7", until_s=BEGIN_S + 60))
+    assert [one.subject for one in sent if one.fate == UNWRITTEN] == ["odd: cannot be written"]
+    assert len(web.requests) == 1

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,9 @@ def test_a_manager_that_does_not_read_blocks_nothing(tmp_path: Path) -> None:
         listener.bind(str(tmp_path / "notify"))
         notifier = Notifier(str(tmp_path / "notify"), watchdog_s=1.0)
         assert not all(notifier.alive(now_s) for now_s in range(2000))
+        spent_s = time.process_time()
+        notifier.ready()
+        assert time.process_time() - spent_s < 0.3, "it waits for room, and does not ask for it without end"
 
 
 def test_a_sign_of_life_goes_out_four_times_an_interval_and_not_each_turn(
