@@ -4,9 +4,7 @@ Promises that a server which hangs holds up nothing, that a few requests at most
 is a secret, is said nowhere. Does not care what is answered.
 """
 
-import http.client
 import threading
-import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -47,6 +45,10 @@ class Heartbeat:
         thread.start()
 
     def _fetch(self, url: str) -> None:
+        # 7 MiB that only a daemon with a heartbeat needs
+        import http.client
+        import urllib.request
+
         reached = False
         # whatever is wrong with the URL or behind it, the next beat tries again
         with suppress(OSError, ValueError, http.client.HTTPException):
