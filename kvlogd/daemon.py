@@ -244,10 +244,12 @@ class Daemon:
             self._store_failed(error, now_s)
             return
         self._herald.stored(batch, self._clock.wall_s())
-        self._committed_s, self._retry_s = now_s, RETRY_S
+        self._committed_s = now_s
+        if any(batch):  # to store nothing proves nothing
+            self._retry_s = RETRY_S
+            self._voice.relent("store")
         if not is_last and self.intake.inquire(self.store):
             self._committed_s -= COMMIT_S  # what came of it is stored at once
-        self._voice.relent("store")
 
     def _tell(self, now_s: float, wall_s: float, *, is_last: bool = False) -> None:
         """Send what is due, and take in what became of it."""
