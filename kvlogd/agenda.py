@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 
 from kvlogd.rules import Rule
 
-LONGEST_S = 86_400.0
-"""Of a longer time without questions only the last day is asked about."""
+LONGEST_S = 31 * 86_400.0
+"""Of a longer time without questions, which a log that was silent leaves, only the last month is asked about."""
 
 
 class Agenda:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from itertools import islice
 from typing import Any, Protocol
 
 from kvlogd import sqlgate
@@ -30,10 +31,13 @@ class Queryable(sqlgate.Queryable, Protocol):
         """Run a checked statement, read-only."""
 
 
-def inquire(pipeline: Pipeline, store: Queryable) -> bool:
-    """Ask what is due and have the pipeline judge it; return whether anything was, for then the next harvest tells."""
+def inquire(pipeline: Pipeline, store: Queryable, most: int | None = None) -> bool:
+    """Ask what is due, no more than `most`, and have the pipeline judge it.
+
+    Return whether anything was asked: then the next harvest tells, and more may be due.
+    """
     asked = False
-    for rule, at_s in pipeline.questions():
+    for rule, at_s in islice(pipeline.questions(), most):
         pipeline.answer(rule, at_s, answered(rule, at_s, store))
         asked = True
     return asked

@@ -35,6 +35,8 @@ from kvlogd.tail import Tail, globbed
 
 BUDGET_BYTES = 1 << 20
 """Bytes that are read of one source before the others have their turn."""
+MOST_QUESTIONS = 5
+"""Queries of rules that are asked of a log before the others have their turn: a backlog brings hundreds."""
 MEMORY_S = 900.0
 """How often the memory of the rules is stored: what was read since is read again after a crash."""
 
@@ -97,7 +99,7 @@ class Intake:
         Return whether anything was asked: the next batch holds what came of it.
         """
         streams = [stream for feed in self.feeds if not feed.is_reviving for stream in feed.streams.values()]
-        asked = [inquire(stream.pipeline, store) for stream in streams]
+        asked = [inquire(stream.pipeline, store, MOST_QUESTIONS) for stream in streams]
         return any(asked)
 
     def health(self) -> list[Health]:

@@ -86,7 +86,7 @@ class Live:
 
     def commit(self, *, is_last: bool = False) -> None:
         self.store.commit(self.intake.batch(self.clock.monotonic_s(), is_last=is_last))
-        if not is_last and self.intake.inquire(self.store):
+        while not is_last and self.intake.inquire(self.store):
             self.store.commit(self.intake.batch(self.clock.monotonic_s()))
 
     def stop(self) -> None:

@@ -11,7 +11,7 @@ from kvlogd.ruletest import run_file
 from kvlogd.yamlfile import FaultsError
 from tests.command import kvlogd
 from tests.course import Course
-from tests.lines import START_S
+from tests.lines import START_S, line_of, record
 from tests.live import replayed
 
 FULL = """\
@@ -61,6 +61,17 @@ def test_it_fires_and_resolves_as_the_query_says(tmp_path: Path) -> None:
     assert event.evidence == {"value": 0.7, "most_running": 4.0}
     assert event.key.run is None
     course.live.kill()
+
+
+def test_a_long_log_is_asked_about_all_along(tmp_path: Path) -> None:
+    """A replay stores twenty thousand records at a time: days, of which each minute counts."""
+    log = tmp_path / "vllm.log"
+    with log.open("wb") as out:
+        for minute in range(66 * 60):
+            usage = 0.7 if 300 <= minute < 360 else 0.2
+            out.write(line_of(record(minute * 60.0, running=4, kv_usage=usage)) + b"\n")
+    told = replayed(log, tmp_path / "replay.duckdb", (load_rule(written(tmp_path, more="every: 5m")),))
+    assert [(one.state, one.at_s - START_S) for one in told] == [("firing", 310 * 60.0), ("resolved", 360 * 60.0)]
 
 
 @pytest.mark.parametrize("seed", range(2))
