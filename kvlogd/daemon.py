@@ -295,9 +295,10 @@ class Daemon:
             return
         keeping = self.setup.config.store
         try:
-            if not tend(self.store, wall_s, Keep(keeping.keep_raw, keeping.keep_minutes)):
+            if tend(self.store, wall_s, Keep(keeping.keep_raw, keeping.keep_minutes)):
+                self.store.renew()
+            else:
                 self._tended_s -= TEND_S - TEND_AGAIN_S
-            self.store.renew()
         except StoreError as error:
             self._voice.complain("store upkeep", str(error), now_s, wall_s)
         else:

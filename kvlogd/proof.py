@@ -228,10 +228,14 @@ def _skew(event: AlertEvent, facts: Facts) -> str:
     )
 
 
+def _passed(event: AlertEvent) -> str:
+    """Return how long before a finding the first of the rows was, in seconds."""
+    return f"epoch(TIMESTAMPTZ {stamp(event.at_s, up=True)}) - epoch(min(ts))"
+
+
 def _frozen(event: AlertEvent, _facts: Facts) -> str:
-    at = stamp(event.at_s, up=True)
     return (
-        f"SELECT epoch(TIMESTAMPTZ {at}) - epoch(min(ts)) AS frozen_for, count(*) AS records, "
+        f"SELECT {_passed(event)} AS frozen_for, count(*) AS records, "
         "count(DISTINCT (prompt_tps, generation_tps, running, waiting, kv_usage)) AS different "
         f"FROM {_since(event)}"
     )
@@ -240,16 +244,15 @@ def _frozen(event: AlertEvent, _facts: Facts) -> str:
 def _unlogged(event: AlertEvent, _facts: Facts) -> str:
     at = stamp(event.at_s, up=True)
     return (
-        f"SELECT epoch(TIMESTAMPTZ {at}) - epoch(min(ts)) AS log_stopped_for, sum(generation_tokens) AS tokens, "
+        f"SELECT {_passed(event)} AS log_stopped_for, sum(generation_tokens) AS tokens, "
         f"(SELECT max(ts) FROM {_life(event)} AND ts < {at}) AS last_record FROM scrapes "
         f"WHERE run_id = {event.key.run} AND ts >= {stamp(event.since_s)} AND ts < {at}"
     )
 
 
 def _unscraped(event: AlertEvent, _facts: Facts) -> str:
-    at = stamp(event.at_s, up=True)
     return (
-        f"SELECT epoch(TIMESTAMPTZ {at}) - epoch(min(ts)) AS metrics_frozen_for, avg(generation_tps) AS generation_tps "
+        f"SELECT {_passed(event)} AS metrics_frozen_for, avg(generation_tps) AS generation_tps "
         f"FROM {_since(event)} AND generation_tps + prompt_tps > 0"
     )
 

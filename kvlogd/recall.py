@@ -95,8 +95,8 @@ class Recall:
         A file that may be the beginning of what was read further does not go on from less than a head.
         """
         least = LEAST_COPY if is_live else 1
-        found = [place for place in self._gone if least <= place.offset <= size and holds(fd, place)]
-        best = max(found, key=lambda place: place.offset, default=None)
+        furthest = sorted(self._gone, key=lambda place: place.offset, reverse=True)
+        best = next((place for place in furthest if least <= place.offset <= size and holds(fd, place)), None)
         if best is not None and best.offset < min(size, HEAD) and not is_live and self.is_beginning(fd, size):
             return None
         return best

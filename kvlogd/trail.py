@@ -106,8 +106,7 @@ class Trail:
         troubles: dict[Path, str] = {}
         # known files first: only then is it known what is missing; and of two copies the longer one
         fresh = [candidate for candidate in fresh if not self._met(candidate, self._resume, wall_s, troubles)]
-        fresh.sort(key=lambda candidate: -candidate.status.st_size)
-        for candidate in fresh:
+        for candidate in sorted(fresh, key=lambda candidate: -candidate.status.st_size):
             self._met(candidate, self._begin, wall_s, troubles)
         if not self.wants_look and not troubles:
             self._waiting += self.recall.told(self._is_read)

@@ -1,6 +1,19 @@
-"""No test asserts how fast it is: a loaded machine must not fail one."""
+"""What all tests share: none asserts how fast it is, since a loaded machine must not fail one; and two stand-in GPUs."""
 
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+
+from tests.nvml.driver import Driver
 
 settings.register_profile("kvlogd", deadline=None)
 settings.load_profile("kvlogd")
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    driver = Driver(tmp_path, 2)
+    for name in ("LD_LIBRARY_PATH", "NVML_STUB"):
+        monkeypatch.setenv(name, driver.environment[name])
+    return driver

@@ -53,14 +53,6 @@ class Clocked:
 
 
 @pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    driver = Driver(tmp_path, 2)
-    for name in ("LD_LIBRARY_PATH", "NVML_STUB"):
-        monkeypatch.setenv(name, driver.environment[name])
-    return driver
-
-
-@pytest.fixture
 def eyes(driver: Driver) -> Iterator[Clocked]:
     clocked = Clocked(Gpus(30.0))
     yield clocked

@@ -81,14 +81,6 @@ def host(tmp_path: Path) -> Host:
 
 
 @pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    driver = Driver(tmp_path, 2)
-    for name in ("LD_LIBRARY_PATH", "NVML_STUB"):
-        monkeypatch.setenv(name, driver.environment[name])
-    return driver
-
-
-@pytest.fixture
 def seat(tmp_path: Path, host: Host, driver: Driver) -> Iterator[Seat]:
     seat = Seat(tmp_path, host)
     yield seat

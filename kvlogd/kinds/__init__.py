@@ -2,8 +2,7 @@
 
 A kind has NAME, SCOPES, a frozen `Params` model, and `make(params)`, which returns a new evaluator for one run
 (or one source). One that judges several lives of an engine says so with LASTING, one that cannot be combined with
-others with ALONE. To add a kind, write its module and
-its test, and name it here.
+others with ALONE. To add a kind, write its module and its test, and name it here.
 """
 
 from collections.abc import Mapping
