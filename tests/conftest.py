@@ -1,4 +1,4 @@
-"""What all tests share: none asserts how fast it is, since a loaded machine must not fail one; and two stand-in GPUs."""
+"""What all tests share: none asserts how fast it is, for a loaded machine must not fail one; and two stand-in GPUs."""
 
 from pathlib import Path
 
