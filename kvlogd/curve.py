@@ -294,6 +294,16 @@ class Spells:
         self.last_drop: int | None = None
         """Number of the spell that last fell below the one before it."""
 
+    def take(self, records: Sequence[Stats], interval_s: float | None) -> bool:
+        """Take in the next records; return whether the engine was idle in one of them."""
+        idle = False
+        for stats in records:
+            if stats.running or stats.waiting:
+                self._worked = True
+            else:
+                idle = self.observe(stats, interval_s)
+        return idle
+
     def observe(self, stats: Stats, interval_s: float | None) -> bool:
         """Take in a record; return whether it was idle."""
         if stats.running or stats.waiting:

@@ -1,13 +1,14 @@
 """Rules at work: the conditions of each rule on one run, source, GPU or server, and the alert that comes of them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any, Protocol
 
 from kvlogd import alerts
 from kvlogd.alerts import Standing
 from kvlogd.engines import Life
 from kvlogd.gauge import GpuWindow, HostWindow
-from kvlogd.kinds import KINDS, is_lasting
+from kvlogd.kinds import KINDS, every_s, is_lasting
 from kvlogd.model import (
     Abstained,
     AlertEvent,
@@ -59,7 +60,8 @@ class _Several:
         self._parts = parts
 
     def __call__(self, window: Any, at_s: float) -> Judgement:
-        return combined(self._need_all, (part(window, at_s) for part in self._parts))
+        seen = [part(window, at_s) for part in self._parts]
+        return combined(self._need_all, seen)
 
 
 def judge_of(condition: Condition, method: str, shared: dict[tuple[str, Any], Judge]) -> Judge:
@@ -75,9 +77,10 @@ def judge_of(condition: Condition, method: str, shared: dict[tuple[str, Any], Ju
     return _Several(isinstance(condition, AllOf), [judge_of(part, method, shared) for part in condition.parts])
 
 
-def combined(need_all: bool, judgements: Iterator[Judgement]) -> Judgement:
+def combined(need_all: bool, seen: Sequence[Judgement]) -> Judgement:
     """Return what conditions say together: a finding where all (or any) find, else the most that is known."""
-    seen = list(judgements)
+    if all(type(one) is Clear for one in seen):  # as nearly always
+        return CLEAR
     found = [one for one in seen if isinstance(one, Finding)]
     if found and (not need_all or len(found) == len(seen)):
         return found[0] if len(found) == 1 or not need_all else _merged(found)
@@ -119,6 +122,9 @@ class _AtWork:
         self.engine_index = engine_index
         method = METHODS[rule.per]
         self.when = judge_of(rule.when, method, shared)
+        self.every_s = min([every_s(leaf.params) for leaf in rule.leaves()], default=0.0)
+        self.due_s = -inf
+        """Not before this is it asked again, as long as nothing was found."""
         self.unless = [judge_of(condition, method, shared) for condition in rule.unless]
         self.standing: Standing | None = None
         self.last: Judgement = NoEvidence()
@@ -130,6 +136,7 @@ class _AtWork:
 
     def judged(self, window: Judged, at_s: float) -> Judgement:
         """Return what the rule says; where it fails, that is no verdict, and the other rules go on."""
+        self.due_s = at_s + self.every_s if self.standing is None else at_s
         try:
             judgement = self.when(window, at_s)
             if self.unless:
@@ -208,7 +215,8 @@ class Bench:
         """Evaluate all rules on this scope at a time; return what changed."""
         events: list[AlertEvent] = []
         for work in self._judged:
-            events += work.step(work.judged(window, at_s), at_s)
+            if at_s >= work.due_s:
+                events += work.step(work.judged(window, at_s), at_s)
         return events
 
     def answer(self, rule: Rule, found: Mapping[str, Finding] | Broken, at_s: float) -> list[AlertEvent]:
@@ -223,7 +231,8 @@ class Bench:
     def recall(self, window: Window | SourceWindow, at_s: float) -> None:
         """Let the evaluators see a moment of the past again: what came of it is known."""
         for work in self._works:
-            work.last = work.judged(window, at_s)
+            if at_s >= work.due_s:
+                work.last = work.judged(window, at_s)
 
     def restore(self, standings: Mapping[AlertKey, Standing]) -> None:
         """Take up the alerts where the store has them."""

@@ -158,15 +158,17 @@ class Ladder:
         self.compared = False
         """Some stretch has been compared with its reference at a load that both saw."""
 
-    def observe(self, stats: Stats, interval_s: float | None, kv_tokens: int | None) -> bool:
-        """Take in a record; return whether `verdicts` may have changed: a block was completed, or the engine idled."""
-        closed = self._spells.observe(stats, interval_s)
+    def take(self, records: Sequence[Stats], interval_s: float | None, kv_tokens: int | None) -> bool:
+        """Take in the next records; return whether `verdicts` may have changed: a block is complete, or it idled."""
+        closed = self._spells.take(records, interval_s)
         if closed:
             self._idle = judge_idle(self._spells)
         for state in self._levels:
-            state.pending.append(stats)
-            if len(state.pending) >= state.level.records:
-                self._close(state, interval_s or 10.0, kv_tokens)
+            state.pending += records
+            size = state.level.records
+            while len(state.pending) >= size:
+                self._close(state, state.pending[:size], interval_s or 10.0, kv_tokens)
+                del state.pending[:size]
                 closed = True
         if closed:
             self._levels = [state for state in self._levels if not self._outgrown(state, kv_tokens)]
@@ -182,9 +184,8 @@ class Ladder:
             return False
         return not kv_tokens or self._turnovers >= WARM_TURNOVERS
 
-    def _close(self, state: _LevelState, interval_s: float, kv_tokens: int | None) -> None:
-        block = block_of(state.pending, interval_s)
-        state.pending = []
+    def _close(self, state: _LevelState, records: Sequence[Stats], interval_s: float, kv_tokens: int | None) -> None:
+        block = block_of(records, interval_s)
         state.seen += 1
         state.balance.append(Balance(block.end_s, block.tokens_each, block.least_running, block.mean_running))
         if state is self._levels[0] and kv_tokens and self._turnovers < WARM_TURNOVERS:

@@ -264,16 +264,18 @@ class ScaleState:
         self._usable = 0
         self._latest: deque[Excess] = deque(maxlen=max(rung.rows for rung in scale.rungs))
 
-    def observe(self, record: Stats | Scrape) -> bool:
-        """Take in a record; return whether it completed a row."""
-        self._pending.append(record)
-        if len(self._pending) < self.scale.records:
+    def take(self, records: Sequence[Stats] | Sequence[Scrape]) -> bool:
+        """Take in the next records; return whether they completed a row."""
+        self._pending += records
+        size = self.scale.records
+        if len(self._pending) < size:
             return False
-        row = self._row(self._pending)
-        self._pending = []
-        self.seen += 1
-        if row is not None and self.seen > self.scale.warm_up:
-            self.compare(row)
+        for start in range(0, len(self._pending) - size + 1, size):
+            row = self._row(self._pending[start : start + size])
+            self.seen += 1
+            if row is not None and self.seen > self.scale.warm_up:
+                self.compare(row)
+        self._pending = self._pending[len(self._pending) // size * size :]
         return True
 
     def _row(self, records: list[Any]) -> Row | None:

@@ -1,7 +1,7 @@
 """Rule files: YAML in, frozen `Rule` records out; everything wrong with any file is said at once, with file:line."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -69,7 +69,12 @@ class Rule(NamedTuple):
 
     def kinds(self) -> list[str]:
         """Return the kinds of condition that it uses, each once."""
-        return sorted({kind for condition in (self.when, *self.unless) for kind in _kinds_in(condition)})
+        return sorted({leaf.kind for leaf in self.leaves()})
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Yield its single conditions, the excuses last."""
+        for condition in (self.when, *self.unless):
+            yield from _leaves_of(condition)
 
     @property
     def query(self) -> sql.Params | None:
@@ -77,10 +82,12 @@ class Rule(NamedTuple):
         return self.when.params if isinstance(self.when, Leaf) and isinstance(self.when.params, sql.Params) else None
 
 
-def _kinds_in(condition: Condition) -> set[str]:
+def _leaves_of(condition: Condition) -> Iterator[Leaf]:
     if isinstance(condition, Leaf):
-        return {condition.kind}
-    return {kind for part in condition.parts for kind in _kinds_in(part)}
+        yield condition
+    else:
+        for part in condition.parts:
+            yield from _leaves_of(part)
 
 
 class _File(BaseModel):

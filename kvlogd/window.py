@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kvlogd.course import LEAST_PARTS, Course, PastLife
+from kvlogd.curve import newest
 from kvlogd.eyes import Eyes, as_record
 from kvlogd.model import Event, EventKind, Run, Scrape, Stats
 from kvlogd.quantity import Unit
@@ -59,6 +60,15 @@ class Window:
         self.is_stood_in_for = False
         """It has none, and tokens are counted: each scrape is taken for one."""
         self._gap_s = 0.0
+        self._fresh: list[Stats] = []
+        self._fresh_of = 0, 0
+
+    def fresh(self, taken: int) -> list[Stats]:
+        """Return the records after the first `taken` ones, as far as they are remembered: one list for all who ask."""
+        asked = taken, self.count
+        if asked != self._fresh_of:
+            self._fresh, self._fresh_of = newest(self.recent, self.count - taken), asked
+        return self._fresh
 
     def scraped(self, scrape: Scrape, at_s: float) -> None:
         """Take in what /metrics told at a time of the log; where the log tells nothing, it stands in for it."""

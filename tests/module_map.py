@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "source": "cutter",
     "engines": "",
     "course": "",
-    "window": "course quantity eyes",
+    "window": "course curve quantity eyes",
     "curve": "",
     "ladder": "curve",
     "pace": "course curve",

@@ -1,20 +1,16 @@
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kvlogd.engines import Fleet, Ids
-from kvlogd.evaluate import Bench, combined, excused
+from kvlogd.evaluate import Bench, Judge, _Several, combined, excused
 from kvlogd.model import Abstained, AlertEvent, Clear, Finding, Judgement, NoEvidence
 from kvlogd.rules import Rule, load_rule
 from kvlogd.window import SourceWindow, Window
 from tests.lines import START_S, record
 
 F, A, C, N = Finding(10.0, 1.0, {"x": 1.0}), Abstained("too few"), Clear(), NoEvidence()
-
-
-def each(judgements: Sequence[Judgement]) -> Iterator[Judgement]:
-    return iter(judgements)
 
 
 @pytest.mark.parametrize(
@@ -39,26 +35,28 @@ def each(judgements: Sequence[Judgement]) -> Iterator[Judgement]:
     ],
 )
 def test_conditions_combine(judgements: list[Judgement], all_of: type, any_of: type) -> None:
-    assert type(combined(True, each(judgements))) is all_of
-    assert type(combined(False, each(judgements))) is any_of
+    assert type(combined(True, judgements)) is all_of
+    assert type(combined(False, judgements)) is any_of
 
 
 def test_all_merge_their_evidence_and_hold_since_the_last_began() -> None:
     one, two = Finding(10.0, 1.0, {"x": 1.0, "bound": 5.0}), Finding(30.0, 2.0, {"y": 2.0, "bound": 7.0})
-    assert combined(True, each([one, two])) == Finding(30.0, 1.0, {"x": 1.0, "y": 2.0, "bound": 5.0})
-    assert combined(False, each([C, two, one])) == two
+    assert combined(True, [one, two]) == Finding(30.0, 1.0, {"x": 1.0, "y": 2.0, "bound": 5.0})
+    assert combined(False, [C, two, one]) == two
 
 
 def test_all_conditions_are_asked_even_when_the_first_decides() -> None:
     asked: list[int] = []
     told: list[Judgement] = [C, F, A]
 
-    def judgements() -> Iterator[Judgement]:
-        for i, judgement in enumerate(told):
-            asked.append(i)
-            yield judgement
+    def part(number: int) -> Judge:
+        def judge(_window: object, _at_s: float) -> Judgement:
+            asked.append(number)
+            return told[number]
 
-    combined(True, judgements())
+        return judge
+
+    _Several(True, [part(number) for number in range(3)])(None, 0.0)
     assert asked == [0, 1, 2]
 
 

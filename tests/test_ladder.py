@@ -39,7 +39,7 @@ def first_fire(rows: Iterator[Stats], *, kv_tokens: int | None = POOL, interval_
     """Return the number of the record at which the ladder first says leak."""
     ladder = Ladder()
     for i, stats in enumerate(rows):
-        if ladder.observe(stats, interval_s, kv_tokens) and ladder.verdicts:
+        if ladder.take([stats], interval_s, kv_tokens) and ladder.verdicts:
             return i
     return None
 
@@ -116,7 +116,7 @@ def test_contexts_that_come_out_of_the_prefix_cache_do_not_turn_over() -> None:
 def test_a_full_pool_tells_nothing() -> None:
     ladder = Ladder()
     for stats in traffic(2000, lambda _i, _r: 0.99):
-        ladder.observe(stats, 10.0, POOL)
+        ladder.take([stats], 10.0, POOL)
     assert not ladder.compared
 
 
@@ -134,7 +134,7 @@ def test_no_input_raises(rows: list[tuple[int, int, float, float]]) -> None:
     ladder = Ladder()
     for i in range(8):
         for j, (running, waiting, usage, tps) in enumerate(rows):
-            ladder.observe(Stats(1000.0 * i + j, 1, 0, None, tps, tps, running, waiting, usage), None, 1000)
+            ladder.take([Stats(1000.0 * i + j, 1, 0, None, tps, tps, running, waiting, usage)], None, 1000)
 
 
 def shift(mean: float, before: float, running: float) -> Shift:

@@ -179,7 +179,7 @@ def test_the_state_is_bounded() -> None:
     states = [ScaleState(scale) for scale in SCALES]
     for stats in traffic(20_000, clients=True):
         for state in states:
-            state.observe(stats)
+            state.take([stats])
     assert states[0].over()
     assert all(len(state._first) <= state.scale.most_reference for state in states)
 
@@ -191,4 +191,4 @@ def test_no_input_raises(lines: list[tuple[int, int, float, float]]) -> None:
     for i in range(12):
         for j, (running, waiting, usage, tps) in enumerate(lines):
             for state in states:
-                state.observe(Stats(1000.0 * i + j, 1, 0, None, tps, tps, running, waiting, usage))
+                state.take([Stats(1000.0 * i + j, 1, 0, None, tps, tps, running, waiting, usage)])

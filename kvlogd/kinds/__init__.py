@@ -87,6 +87,11 @@ def is_lasting(kind: str) -> bool:
     return bool(getattr(KINDS[kind], "LASTING", False))
 
 
+def every_s(params: Any) -> float:
+    """Return how often a condition need be asked, as long as nothing is found; 0: at each tick."""
+    return float(getattr(params, "every_s", 0.0))
+
+
 def about(kind: str) -> str:
     """Return in plain words what a kind looks at and what it cannot see."""
     return str(KINDS[kind].__doc__).strip().replace("`", "")

@@ -13,11 +13,10 @@ Cannot see: why the requests hold so much; whether a leak filled the pool (that 
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from kvlogd.curve import newest
 from kvlogd.fields import Duration, Points
 from kvlogd.model import Abstained, Clear, EventKind, Finding, Judgement, NoEvidence, Per, Run, Severity, Stats
 from kvlogd.window import Window
@@ -55,6 +54,8 @@ class Params(BaseModel):
     """When a pool is full, and for how long a queue must stand."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    every_s: ClassVar[float] = 60.0
+    """A queue stands for minutes before it counts."""
 
     full: Points = 0.95
     queue: Duration = 120.0
@@ -109,8 +110,9 @@ class Capacity:
             return NoEvidence()
         fresh = window.count - self._taken
         if fresh:
+            records = window.fresh(self._taken)
             self._taken = window.count
-            for stats in newest(window.recent, fresh):
+            for stats in records:
                 # the most usual record has nothing to note
                 if stats.kv_usage >= 0.5 or self._queue or self._full_since_s is not None:
                     self._observe(stats, window)

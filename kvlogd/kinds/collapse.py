@@ -11,7 +11,7 @@ Cannot see: whether the prompts changed or the cache; a fall slower than a third
 """
 
 import re
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -51,6 +51,8 @@ class Params(BaseModel):
     """How far the rate must fall."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    every_s: ClassVar[float] = 60.0
+    """Its blocks are of a minute and more."""
 
     to: Points = 0.7
     """What is left of the usual rate."""
@@ -113,6 +115,8 @@ class Collapse:
         self._stride = 1
         self._skipped = 0
         self._lowest, self._highest = 1.0, 0.0
+        self._usual: tuple[int, Usual] | None = None
+        """The yardstick last made, and of how many blocks: it changes only when a block is kept."""
         self._fallen_from: Usual | None = None
         self._judgement: Judgement = NoEvidence()
 
@@ -125,6 +129,7 @@ class Collapse:
         if resets != self._resets:
             self._resets = resets
             self._blocks, self._latest, self._stride, self._fallen_from = [], [], 1, None
+            self._usual = None
             self._highest = 0.0
         rate = last.prefix_hit_rate
         if rate is not None and last.running:
@@ -154,6 +159,7 @@ class Collapse:
             pairs = zip(self._blocks[::2], self._blocks[1::2], strict=False)
             self._blocks = [a._replace(lowest=min(a.lowest, b.lowest)) for a, b in pairs]
             self._stride *= 2
+            self._usual = None
 
     def _look(self, window: Window) -> Judgement:
         now, least = self._latest[-1], max([block.rate for block in self._latest])
@@ -170,7 +176,9 @@ class Collapse:
         older = self._blocks[: int(len(self._blocks) * (1 - RECENT_SHARE))]
         if len(older) < self._params.blocks:
             return YOUNG
-        usual = usual_of(older)
+        if self._usual is None or self._usual[0] != len(older):
+            self._usual = len(older), usual_of(older)
+        usual = self._usual[1]
         if least > min(
             self._params.to * usual.rate, usual.rate - self._params.by, usual.lowest - self._params.below_low
         ):

@@ -10,6 +10,8 @@ Cannot see: what was slow from the start; loads heavier than any of the referenc
 the queue; anything while the pool is nearly full; a run of less than about 100 records.
 """
 
+from typing import ClassVar
+
 from pydantic import BaseModel, ConfigDict
 
 from kvlogd.curve import newest
@@ -26,6 +28,8 @@ class Params(BaseModel):
     """How much slower is slow."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    every_s: ClassVar[float] = 60.0
+    """Its rows are of ten records and more."""
 
     by_at_least: Points = 0.12
     """By which share a token must take longer; short stretches ask for more by themselves."""
@@ -59,20 +63,22 @@ class Creep:
     def _take(self, window: Window) -> bool:
         """Take in the new records; return whether they completed a row."""
         closed = False
-        for stats in newest(window.recent, window.count - self._taken):
+        if window.count > self._taken:
+            fresh = window.fresh(self._taken)
             for state in self._scales:
-                closed |= state.observe(stats)
-        self._taken = window.count
+                closed |= state.take(fresh)
+            self._taken = window.count
         return closed
 
     def _take_measured(self, window: Window) -> bool:
         """Take in the new scrapes; return whether they completed a row."""
         closed = False
-        for scrape in newest(window.eyes.recent, window.eyes.count - self._scraped):
-            if scrape.since_s is not None:
-                self._is_measured |= bool(scrape.latencies)
-                for state in self._measured:
-                    closed |= state.observe(scrape)
+        scrapes = newest(window.eyes.recent, window.eyes.count - self._scraped)
+        since_known = [scrape for scrape in scrapes if scrape.since_s is not None]
+        if since_known:
+            self._is_measured |= any(scrape.latencies for scrape in since_known)
+            for state in self._measured:
+                closed |= state.take(since_known)
         self._scraped = window.eyes.count
         return closed
 

@@ -77,9 +77,9 @@ class Floor:
     def _take(self, window: Window) -> bool:
         """Take in the new records; return whether the engine was idle in one."""
         idle = False
-        for stats in newest(window.recent, window.count - self._taken):
-            idle |= self._spells.observe(stats, window.interval_s)
-        self._taken = window.count
+        if window.count > self._taken:
+            idle = self._spells.take(window.fresh(self._taken), window.interval_s)
+            self._taken = window.count
         return idle
 
     def _take_exact(self, window: Window) -> bool:

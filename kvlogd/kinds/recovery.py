@@ -12,7 +12,7 @@ Cannot see: lives of fewer than 40 records; a cure by something else than a rest
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import exp, log
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -47,6 +47,8 @@ class Params(BaseModel):
     """How much worse a life must end than it began."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    every_s: ClassVar[float] = 60.0
+    """A life is looked at again when it has grown by a quarter."""
 
     lives: Count = 2
     """Lives that must have degraded; the present one counts when it is on the same way."""

@@ -11,7 +11,7 @@ Cannot see: servers of one engine each, records that sum all engines up, stages 
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -39,6 +39,8 @@ class Params(BaseModel):
     """Over which span, and how far apart."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    every_s: ClassVar[float] = 60.0
+    """It compares spans of minutes."""
 
     over: Duration = 600.0
     slower: Points = 0.65

@@ -47,6 +47,11 @@ class Params(BaseModel):
         return self
 
     @property
+    def every_s(self) -> float:
+        """How often it need be asked: what must have lasted for minutes is not sought twice a minute."""
+        return 60.0 if self.above is not None and is_duration(self.signal) and self.bound >= 120.0 else 0.0
+
+    @property
     def bound(self) -> float:
         """The value, in the signal's own unit."""
         return in_unit_of(self.signal, self.above if self.above is not None else self.below)

@@ -11,7 +11,7 @@ from math import sqrt
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from kvlogd.curve import FULL, median, newest
+from kvlogd.curve import FULL, median
 from kvlogd.fields import Count, Duration, Points, SignalName
 from kvlogd.ladder import Ladder, Verdict
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
@@ -77,13 +77,10 @@ class LoadTrend:
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return the verdict of the rungs; it changes only when a block of records is complete."""
-        fresh = window.count - self._taken
-        if fresh:
+        if window.count > self._taken:
+            fresh = window.fresh(self._taken)
             self._taken = window.count
-            closed = False
-            for stats in newest(window.recent, fresh):
-                closed |= self._ladder.observe(stats, window.interval_s, window.run.kv_tokens)
-            if closed:
+            if self._ladder.take(fresh, window.interval_s, window.run.kv_tokens):
                 self._judgement = self._look(window)
         return self._judgement
 
