@@ -7,8 +7,8 @@ from bench.intervals import proportion, quantile, rate
 from bench.scoring import WEEK_S, Question, Score
 from bench.traces.labels import TraceClass
 
-OURS = "kvlogd"
-"""What the shipped rules are called among the rules."""
+OURS, SIGHTED = "kvlogd", "kvlogd with /metrics"
+"""What the shipped rules are called among the rules: on the log alone, and where the engine's /metrics is read too."""
 
 
 class Judged(NamedTuple):
@@ -25,6 +25,8 @@ class Judged(NamedTuple):
     scores: Mapping[Question, Mapping[str, Score]]
     """By the name of the rule; ours is missing where no such rule is shipped."""
     rule_cpu_s: Mapping[str, float]
+    bare_cpu_s: float | None = None
+    """For the same replay without any rule; None on the streams where that was not measured."""
 
 
 class Figures(NamedTuple):
@@ -69,6 +71,13 @@ def figures(judged: Iterable[Judged], question: Question, rule: str) -> Figures:
     )
 
 
+def cost(judged: Sequence[Judged]) -> tuple[float, float] | None:
+    """Return the CPU-seconds that an engine-week took, with all rules and without any; None: not measured."""
+    both = [(one.up_s, one.replay_cpu_s, one.bare_cpu_s) for one in judged if one.bare_cpu_s is not None]
+    weeks = sum(up_s for up_s, _, _ in both) / WEEK_S
+    return (sum(full for _, full, _ in both) / weeks, sum(bare for _, _, bare in both) / weeks) if weeks else None
+
+
 class Group(NamedTuple):
     """Some of the streams, under a name."""
 
@@ -99,6 +108,7 @@ class Bar(NamedTuple):
     """95 %; None where none is told."""
     limit: float
     at_least: bool = False
+    rule: str = OURS
 
     def kept(self, value: float | None) -> bool:
         """Tell whether a figure is good enough; one that is not known is not."""
@@ -133,12 +143,12 @@ def _false_of_streams_interval(got: Figures) -> tuple[float, float]:
     return rate(got.false_pages, got.streams)
 
 
-def _recall_bar(question: Question, group: Group, limit: float) -> Bar:
-    return Bar(question, group, "recall", _recall, _recall_interval, limit, at_least=True)
+def _recall_bar(question: Question, group: Group, limit: float, rule: str = OURS) -> Bar:
+    return Bar(question, group, "recall", _recall, _recall_interval, limit, at_least=True, rule=rule)
 
 
-def _false_bar(question: Question, limit: float) -> Bar:
-    return Bar(question, ALL, "false pages per engine-week", _false, _false_interval, limit)
+def _false_bar(question: Question, limit: float, rule: str = OURS) -> Bar:
+    return Bar(question, ALL, "false pages per engine-week", _false, _false_interval, limit, rule=rule)
 
 
 def _loss_bar(group: Group, limit: float) -> Bar:
@@ -158,6 +168,8 @@ BARS = (
     ),
     _recall_bar(Question.LATENCY_CREEP, ALL, 0.70),
     _false_bar(Question.LATENCY_CREEP, 0.03),
+    _recall_bar(Question.LATENCY_CREEP, ALL, 0.80, SIGHTED),
+    _false_bar(Question.LATENCY_CREEP, 0.005, SIGHTED),
     _recall_bar(Question.ENGINE_STALL, ALL, 1.0),
     _false_bar(Question.ENGINE_STALL, 0.0),
 )
@@ -173,7 +185,7 @@ class Table(NamedTuple):
 
 HEAD = (
     *("rule", "engines", "found", "recall [95 %]", "delay h", "lost %", "false"),
-    *("weeks", "false/engine-week [95 %]", "CPU s/week"),
+    *("weeks", "false/engine-week [95 %]", "CPU ms/day"),
 )
 NO_RULE = "no such rule"
 
@@ -187,7 +199,7 @@ def tables(judged: Sequence[Judged]) -> list[Table]:
 def rules_of(judged: Sequence[Judged], question: Question) -> list[str]:
     """Return the rules that were asked, ours first."""
     names = list(judged[0].scores[question]) if judged else []
-    return sorted(names, key=lambda name: name != OURS)
+    return sorted(names, key=lambda name: (name != OURS, name != SIGHTED))
 
 
 def _rules(judged: Sequence[Judged], question: Question) -> Table:
@@ -222,7 +234,7 @@ def cells(got: Figures) -> list[str]:
         str(got.false_pages),
         f"{got.clean_weeks:.1f}",
         _with_interval(got.false_per_week, rate(got.false_pages, got.clean_weeks), 3),
-        f"{got.cpu_s_per_week:.2f}",
+        f"{1000 * got.cpu_s_per_week / 7:.0f}",
     ]
 
 
@@ -249,10 +261,10 @@ def verdict_on_bars(judged: Sequence[Judged]) -> list[Held]:
     """Hold the figures of ours against each bar."""
     found: list[Held] = []
     for bar in BARS:
-        if OURS not in rules_of(judged, bar.question):
+        if bar.rule not in rules_of(judged, bar.question):
             found.append(Held(bar, None, None, NO_RULE))
             continue
-        got = figures(filter(bar.group.takes, judged), bar.question, OURS)
+        got = figures(filter(bar.group.takes, judged), bar.question, bar.rule)
         value = bar.value_of(got)
         interval = bar.interval_of(got) if bar.interval_of else None
         found.append(Held(bar, value, interval, "kept" if bar.kept(value) else "MISSED"))
@@ -262,10 +274,16 @@ def verdict_on_bars(judged: Sequence[Judged]) -> list[Held]:
 def _bars(judged: Sequence[Judged]) -> Table:
     rows = [
         [
-            *(bar.question.value, bar.group.name, bar.what, f"{'>=' if bar.at_least else '<='} {bar.limit:.3g}"),
+            *(
+                bar.question.value,
+                bar.rule,
+                bar.group.name,
+                bar.what,
+                f"{'>=' if bar.at_least else '<='} {bar.limit:.3g}",
+            ),
             *("" if value is None else f"{value:.3g}", word),
             "" if interval is None else f"[{interval[0]:.3g}, {interval[1]:.3g}]",
         ]
         for bar, value, interval, word in verdict_on_bars(judged)
     ]
-    return Table("The bars", ("verdict", "engines", "figure", "bar", "got", "", "95 %"), rows)
+    return Table("The bars", ("verdict", "rules", "engines", "figure", "bar", "got", "", "95 %"), rows)

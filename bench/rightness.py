@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from bench.figures import OURS, Judged, Table, rules_of, tables
+from bench.figures import OURS, SIGHTED, Judged, Table, cost, rules_of, tables
 from bench.scoring import Question
 
 
@@ -33,17 +33,21 @@ def as_markdown(table: Table) -> str:
 
 
 def wrong(judged: Sequence[Judged]) -> Iterator[str]:
-    """Yield a line for each miss and each false page of ours."""
+    """Yield a line for each miss and each false page of ours, with /metrics and without."""
     for question in Question:
-        if OURS not in rules_of(judged, question):
-            continue
-        for one in judged:
-            score = one.scores[question][OURS]
-            kind = f"{one.name} ({one.profile})"
-            if score.positive and score.hit_s is None:
-                yield f"{question}: missed in {kind}"
-            for at_s in score.false_at_s:
-                yield f"{question}: false in {kind} at {at_s / 3600:.2f} h"
+        for rule in (OURS, SIGHTED):
+            if rule in rules_of(judged, question):
+                yield from _wrong(judged, question, rule)
+
+
+def _wrong(judged: Sequence[Judged], question: Question, rule: str) -> Iterator[str]:
+    for one in judged:
+        score = one.scores[question][rule]
+        kind = f"{one.name} ({one.profile}) by {rule}"
+        if score.positive and score.hit_s is None:
+            yield f"{question}: missed in {kind}"
+        for at_s in score.false_at_s:
+            yield f"{question}: false in {kind} at {at_s / 3600:.2f} h"
 
 
 DEFINITIONS = """\
@@ -66,9 +70,22 @@ page would have been false.
 **Delay** runs from the first lost block (5 % slower, the end of the first bad life, the hang) of that life. **Lost** is
 the worst share of the pool so far, in earlier lives too (of creep: how much slower). Both as median / 90th percentile.
 
-**CPU.** Of kvlogd for reading, storing and all rules together; of the others for their rule alone, on numbers that lie
-in memory. The others see the exact usage every ten seconds, which the log does not give.
+**With /metrics** each interval is followed by a page: exact usage, counters, and the time between two tokens.
+
+**CPU.** Of kvlogd for reading, storing and all rules together (with /metrics: without storing); of the others for
+their rule alone, on numbers that lie in memory. The others see the
+exact usage every ten seconds, which the log does not give.
 """
+
+
+def _cost(judged: Sequence[Judged]) -> Iterator[str]:
+    found = cost(judged)
+    if found is not None:
+        full, bare = found
+        yield (
+            f"A replay took {full:.1f} CPU-seconds an engine-week, {full - bare:.1f} of them for the rules "
+            f"({1000 * full / 7:.0f} and {1000 * (full - bare) / 7:.0f} ms an engine-day)."
+        )
 
 
 def page(judged: Sequence[Judged], made: Made) -> str:
@@ -81,6 +98,7 @@ def page(judged: Sequence[Judged], made: Made) -> str:
         f"Made by `{made.command}` with kvlogd {made.version}: seed {made.seed}, {made.traces} traces, {len(judged)} "
         f"engine streams, {weeks:.0f} engine-weeks. Do not edit: run the command again. These figures rank designs "
         "and show failure modes; they are not field rates.",
+        *_cost(judged),
         "## The bars",
         "A figure can keep its bar by luck: where the interval reaches across it, the traces were too few to tell.",
         as_markdown(bars),

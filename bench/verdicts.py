@@ -16,16 +16,17 @@ from datetime import UTC
 from functools import cache
 from pathlib import Path
 
-from bench.figures import OURS, Judged, tables, verdict_on_bars
+from bench.figures import OURS, SIGHTED, Judged, tables, verdict_on_bars
 from bench.rightness import Made, as_text, page, wrong
 from bench.rivals import RIVALS
 from bench.scoring import IDLE_LINES_SHARE, VERDICTS, Page, Question, idle_share, score, truth_of
+from bench.scraped import watched
 from bench.traces.classes import draw
 from bench.traces.labels import TICK_S, Stream, TraceId, mixed
 from bench.traces.logline import START, START_S, lines
 from bench.traces.server import run
 from kvlogd import __version__
-from kvlogd.model import Severity
+from kvlogd.model import AlertEvent, Severity
 from kvlogd.outcome import episodes_in
 from kvlogd.replay import Options, opened_store, replay
 from kvlogd.rules import Rule, load_rules, shipped_folder
@@ -34,6 +35,8 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "rightness.md"
 TRACES = 320
 SEED = 2026
+BARE_EACH = 4
+"""Of each class each so-many-th trace is replayed without rules too, for what these cost."""
 PAGES = {Severity.WARNING, Severity.CRITICAL}
 
 
@@ -55,13 +58,17 @@ def replayed(stream: Stream, rules: Sequence[Rule]) -> tuple[dict[Question, list
         spent_s = time.process_time() - began_s
     if outcome.errors:
         raise outcome.errors[0]
-    end_s = stream.ticks[-1].at_s
+    return pages_in(outcome.alerts, stream.ticks[-1].at_s), spent_s
+
+
+def pages_in(events: Sequence[AlertEvent], end_s: float) -> dict[Question, list[Page]]:
+    """Return the pages among alert events, for each question, on a stream that ends at a time of the trace."""
     pages: dict[Question, list[Page]] = {question: [] for question in Question}
-    for fired, over in episodes_in(outcome.alerts):
+    for fired, over in episodes_in(events):
         for question, verdicts in VERDICTS.items():
             if fired.severity in PAGES and fired.verdict in verdicts:
                 pages[question].append(Page(fired.at_s - START_S, over.at_s - START_S if over else end_s))
-    return pages, spent_s
+    return pages
 
 
 def judge(trace: TraceId, folder: Path | None) -> list[Judged]:
@@ -72,11 +79,14 @@ def judge(trace: TraceId, folder: Path | None) -> list[Judged]:
 def judged(stream: Stream, rules: Sequence[Rule]) -> Judged:
     """Return what each rule is worth on a stream."""
     ours, replay_s = replayed(stream, rules)
+    events, watch_s = watched(stream, rules)
+    sighted = pages_in(events, stream.ticks[-1].at_s)
     shipped = {rule.verdict for rule in rules}
-    scores, spent_s = {}, {}
+    scores, spent_s = {}, {SIGHTED: watch_s}
     for question in Question:
         truth = truth_of(question, stream)
-        scores[question] = {OURS: score(truth, ours[question])} if VERDICTS[question] & shipped else {}
+        both = {OURS: score(truth, ours[question]), SIGHTED: score(truth, sighted[question])}
+        scores[question] = both if VERDICTS[question] & shipped else {}
         for name, rival in RIVALS[question].items():
             began_s = time.process_time()
             pages = rival(stream)
@@ -92,6 +102,7 @@ def judged(stream: Stream, rules: Sequence[Rule]) -> Judged:
         replay_cpu_s=replay_s,
         scores=scores,
         rule_cpu_s=spent_s,
+        bare_cpu_s=replayed(stream, ())[1] if stream.trace.number % BARE_EACH == 0 else None,
     )
 
 

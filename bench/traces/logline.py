@@ -1,6 +1,6 @@
 """Writes a stream as the log of a vLLM 0.32: start-up lines, stats lines, and the line with which a server stops."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 from bench.traces.labels import Stream, Tick
@@ -14,16 +14,25 @@ LONGEST_CONTEXT = 32768
 
 def lines(stream: Stream) -> Iterator[str]:
     """Yield the log of a stream, line by line, without newlines."""
+    for _, told in lines_by_tick(stream):
+        yield from told
+
+
+def lines_by_tick(stream: Stream) -> Iterator[tuple[Tick, Sequence[str]]]:
+    """Yield each interval of a stream and the lines that the log gets at its end."""
     life, was_up, hung = -1, False, False
     for tick in stream.ticks:
+        told: list[str] = []
         if was_up and not tick.up and not hung:
-            yield f"{_head(stream, life, tick.at_s)} [launcher.py:254] [shutdown] API server: shutdown triggered"
+            told.append(f"{_head(stream, life, tick.at_s)} [launcher.py:254] [shutdown] API server: shutdown triggered")
         if tick.up and tick.life != life:
             life = tick.life
-            yield from _start(stream, life, tick.at_s - 1)
+            told += _start(stream, life, tick.at_s - 1)
         was_up, hung = tick.up, tick.hung
         if tick.printed:
-            yield f"{_head(stream, life, tick.at_s)} [loggers.py:335] Engine {stream.engine_index:03d}: {_body(tick)}"
+            head = f"{_head(stream, life, tick.at_s)} [loggers.py:335] Engine {stream.engine_index:03d}:"
+            told.append(f"{head} {_body(tick)}")
+        yield tick, told
 
 
 def stamp(at_s: float) -> str:

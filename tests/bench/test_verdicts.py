@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.figures import OURS, Judged, figures, tables, verdict_on_bars
+from bench.figures import OURS, SIGHTED, Judged, figures, tables, verdict_on_bars
 from bench.rightness import Made, as_markdown, as_text, page, wrong
 from bench.rivals import RIVALS
 from bench.scoring import WEEK_S, Question, Score
@@ -62,10 +62,10 @@ def test_tables_are_aligned_and_the_page_marks_the_missed() -> None:
     assert lines[1].index("found") == lines[2].index("2/3")
     assert len(shown[0].rows) == 3 * (1 + len(RIVALS[Question.LEAK]))
     text = page(MIXED, MADE)
-    assert "| leak | never idle | recall | >= 0.85 | 0 | MISSED | [0, 0.793] |" in text
+    assert "| leak | kvlogd | never idle | recall | >= 0.85 | 0 | MISSED | [0, 0.793] |" in text
     assert "| kvlogd |  | no such rule |" in text
-    assert "- leak: missed in leak_abort-7-002-0 (constant)" in text
-    assert "- leak: false in leak_abort-7-003-0 (constant) at 1.00 h" in text
+    assert "- leak: missed in leak_abort-7-002-0 (constant) by kvlogd" in text
+    assert "- leak: false in leak_abort-7-003-0 (constant) by kvlogd at 1.00 h" in text
     assert "seed 7, 3 traces, 5 engine streams, 5 engine-weeks" in text
     assert as_markdown(shown[0]).count("\n") == len(shown[0].rows) + 1
 
@@ -88,11 +88,12 @@ def test_a_leak_is_found_by_replay_and_scored() -> None:
     leak = Leak(LeakMode.REQUEST, HOUR_S, 0.9, 1.0, plan.pool_blocks // 100)
     plan = plan._replace(kinds=kinds, closed_loop=None, sessions=None, engines=1, leaking_engine=None, leak=leak)
     (stream,) = run(plan._replace(restarts_s=(), recovery=None, missing_share=0.0))
-    got = judged(stream, rules_in(None)).scores[Question.LEAK][OURS]
-    assert got.positive is True
-    assert got.delay_s is not None
-    assert 0 < got.delay_s < HOUR_S
-    assert got.false_at_s == []
+    scores = judged(stream, rules_in(None)).scores[Question.LEAK]
+    for got in (scores[OURS], scores[SIGHTED]):
+        assert got.positive is True
+        assert got.delay_s is not None
+        assert 0 < got.delay_s < HOUR_S
+        assert got.false_at_s == []
     assert replayed(stream, rules_in(None))[0] == replayed(stream, rules_in(None))[0]
 
 
