@@ -71,6 +71,8 @@ class Block(NamedTuple):
     """Share of the records in which prompts were computed."""
     censored: bool
     """The pool was full or a queue stood: usage does not tell what the load asks for."""
+    most_prompt_tokens: float
+    """In one record."""
 
 
 def load_bin(running: int) -> int:
@@ -113,6 +115,7 @@ def block_of(records: Sequence[Stats], interval_s: float) -> Block:
         hit_rate,
         1.0 - prompts.count(0.0) / n,
         max(usages) >= FULL or sum([record.waiting > 0 for record in records]) > 0.1 * n,
+        max(prompts) * interval_s,
     )
 
 
@@ -278,7 +281,7 @@ class Spells:
     """The idle spells of one run: the latest whole, older ones thinned out, and the stretch that stays raised."""
 
     def __init__(self, rises_by: float, drop: float = DROP) -> None:
-        self._rises_by = rises_by
+        self.rises_by = rises_by
         self._drop = drop
         self._worked = True
         self._stride = 1
@@ -344,7 +347,7 @@ class Spells:
         if self.lowest is None or spell.usage < self.lowest:
             self.lowest = spell.usage
         self.at_lowest += spell.usage <= self.lowest + self._drop
-        if spell.usage < self.lowest + self._rises_by - 1e-9:
+        if spell.usage < self.lowest + self.rises_by - 1e-9:
             self.raised = []
         elif anew or not self.raised:
             self.raised.append(spell)

@@ -61,8 +61,8 @@ class Life:
     def __init__(self, engine: Engine, run: Run) -> None:
         self.engine = engine
         self.run = run
-        self.has_connector = False
-        """A KV connector is configured or at work: blocks may be pinned by leases."""
+        self.has_connector: bool | None = None
+        """A KV connector is configured or at work: blocks may be pinned by leases. None: not known."""
         self.is_scraped = False
         """/metrics told of it."""
 
@@ -75,14 +75,14 @@ class Server:
         self.pid = pid
         self.lives: dict[int | None, Life] = {}
         self.facts: dict[str, float | str] = {}
-        self.has_connector = False
+        self.has_connector: bool | None = None
         self.starting_s: float | None = None
         """When the first start-up line of this life stood in the log; None for a life seen from its middle."""
         self.starting_pid: int | None = None
         """Which process wrote it: most often the one that will write the records."""
         self.has_front = False
         """Its start-up lines come from another process than its records."""
-        self.before: tuple[dict[str, float | str], bool] = ({}, False)
+        self.before: tuple[dict[str, float | str], bool | None] = ({}, None)
         """Facts and connector of the life before, in case it has not ended."""
         self.ending: str | None = None
         """Why the present life ends, if its log says so."""
@@ -169,10 +169,11 @@ class Fleet:
             server.ending = ENDINGS[event.kind]
         if event.kind in _FACT_KINDS:
             self._learn(server, event)
-        if event.kind in (EventKind.KV_TRANSFER, EventKind.KV_EXPIRED) or event.numbers.get("kv_connector"):
-            server.has_connector = True
+        connected = _connected(event)
+        if connected is not None and not server.has_connector:
+            server.has_connector = connected
             for life in server.lives.values():
-                life.has_connector = True
+                life.has_connector = connected
         return server.lives.get(event.engine_index) or next(iter(server.lives.values()), None)
 
     def _server_of(self, event: Event) -> Server:
@@ -238,7 +239,7 @@ class Fleet:
         server.before = server.facts, server.has_connector
         server.lives = {}
         server.facts = {}
-        server.has_connector = False
+        server.has_connector = None
         server.ending = None
         server.starting_s = server.starting_pid = None
         server.has_spoken = False
@@ -260,6 +261,14 @@ class Fleet:
         for life in server.lives.values():
             life.run = life.run._replace(**facts)  # type: ignore[arg-type]
             self.changed_runs[life.run.run_id] = life.run
+
+
+def _connected(event: Event) -> bool | None:
+    """Return whether an event tells of a KV connector, or that there is none; None where it says neither."""
+    if event.kind in (EventKind.KV_TRANSFER, EventKind.KV_EXPIRED):
+        return True
+    told = event.numbers.get("kv_connector")
+    return None if told is None else told > 0
 
 
 def _facts(event: Event) -> Mapping[str, float | str]:

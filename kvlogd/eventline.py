@@ -77,6 +77,9 @@ def _numbers(line: Line, match: re.Match[bytes]) -> dict[str, float]:
     numbers = {name: number for name, number in found if number is not None}
     if groups.get("config"):
         numbers |= _config_numbers(groups["config"])
+        if line.kind is EventKind.ARGS and groups["config"].endswith(b"}"):
+            # all arguments are there: a connector that is not named is not there
+            numbers.setdefault("kv_connector", 0.0)
     if groups.get("pairs"):
         numbers |= _transfer_numbers(groups["pairs"])
     return numbers

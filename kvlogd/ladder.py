@@ -77,6 +77,9 @@ PAYERS = 0.15
 FLAT_BY = 0.05
 SPREAD = 0.5
 """Standard deviation of the requests' sizes, as a share of their mean."""
+USUAL_RECORDS, AT_ONCE = 3, 0.4
+"""A prompt shows as a record with more prompt tokens than so many others; it may be what is missing if it has so
+large a share of it."""
 HISTORY = 400
 """Comparisons that a rung remembers."""
 OUTLASTS_S = 6600.0
@@ -127,6 +130,8 @@ class Balance(NamedTuple):
     tokens_each: float
     least_running: int
     mean_running: float
+    burst_tokens: float
+    """Of prompts, in the one record that had most of them, beyond what three others have."""
 
 
 class _LevelState:
@@ -187,7 +192,11 @@ class Ladder:
     def _close(self, state: _LevelState, records: Sequence[Stats], interval_s: float, kv_tokens: int | None) -> None:
         block = block_of(records, interval_s)
         state.seen += 1
-        state.balance.append(Balance(block.end_s, block.tokens_each, block.least_running, block.mean_running))
+        others = (block.prompt_tokens - block.most_prompt_tokens) / max(1, len(records) - 1)
+        burst = block.most_prompt_tokens - USUAL_RECORDS * others
+        state.balance.append(
+            Balance(block.end_s, block.tokens_each, block.least_running, block.mean_running, max(0.0, burst))
+        )
         if state is self._levels[0] and kv_tokens and self._turnovers < WARM_TURNOVERS:
             self._turnovers += block.fresh_tokens / max(1.0, block.mean_usage * kv_tokens)
         warm = state.seen > state.level.warm_up and (not kv_tokens or self._turnovers >= WARM_TURNOVERS)
@@ -274,8 +283,11 @@ def judge(
     if kv_tokens is None:
         if length_s < OUTLASTS_S:
             return None
-    elif paid(balance, since_s, shift.mean * kv_tokens):
-        return None
+    else:
+        lost = shift.mean * kv_tokens
+        at_once = length_s < OUTLASTS_S and came_at_once(balance, since_s - length_s, lost)
+        if at_once or paid(balance, since_s, lost):
+            return None
     span_s = max(1.0, (now.start_s + now.end_s) / 2 - (reference.start_s + reference.end_s) / 2)
     if quarter_s is not None:
         span_s = max(1.0, min(span_s, (now.end_s - quarter_s) / 0.75))
@@ -340,6 +352,11 @@ def paid(balance: Sequence[Balance], since_s: float, tokens: float) -> bool:
     if not blocks or not fewest:
         return False
     return each <= 2.0 * tokens and each * min(fewest, max(1, int(PAYERS * running / blocks))) >= 0.7 * tokens
+
+
+def came_at_once(balance: Sequence[Balance], since_s: float, tokens: float) -> bool:
+    """Return whether one prompt may have brought a good part of what the pool lost: its request may run for an hour."""
+    return any(block.burst_tokens >= AT_ONCE * tokens for block in balance if block.end_s > since_s)
 
 
 def sure(shift: Shift, reference: Stretch, now: Stretch) -> bool:

@@ -45,7 +45,7 @@ class EngineCase(_Frozen):
     blocks: Count = 4096
     block_size: Count = 16
     interval: Duration = 10.0
-    connector: bool = False
+    connector: bool | None = None
     max_model_len: Count | None = None
 
 
@@ -199,8 +199,8 @@ def played(rule: Rule, case: Case, records: Sequence[Stats]) -> Pipeline:
     engine = case.engine
     pipeline = Pipeline("case", Ids(), [rule])
     numbers = {"num_gpu_blocks": float(engine.blocks), "block_size": float(engine.block_size)}
-    if engine.connector:
-        numbers["kv_connector"] = 1.0
+    if engine.connector is not None:
+        numbers["kv_connector"] = float(engine.connector)
     if engine.max_model_len is not None:
         numbers["max_model_len"] = float(engine.max_model_len)
     tokens = {"tokens": float(engine.blocks * engine.block_size)}

@@ -28,7 +28,8 @@ class Window:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.has_connector = False
+        self.has_connector: bool | None = None
+        """A KV connector leases blocks, or none does; None: not known."""
         self.recent: deque[Stats] = deque(maxlen=RECENT)
         self.last: Stats | None = None
         self.first_s = run.started_s

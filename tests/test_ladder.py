@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlogd.curve import Shift
-from kvlogd.ladder import Balance, Ladder, last_below, paid, request_noise
+from kvlogd.ladder import Balance, Ladder, came_at_once, last_below, paid, request_noise
 from kvlogd.model import Stats
 
 POOL = 100_000
@@ -146,6 +146,14 @@ def test_few_requests_make_more_noise_than_many() -> None:
     assert request_noise(shift(0.1, 0.1, 2), 3.0) > request_noise(shift(0.1, 0.1, 2), 300.0)
 
 
+def test_one_prompt_may_have_brought_what_is_missing() -> None:
+    usual = Balance(100.0, 1000.0, 3, 4.0, 0.0)
+    balance = [usual, usual._replace(end_s=200.0, burst_tokens=5_000.0), usual._replace(end_s=300.0)]
+    assert came_at_once(balance, 150.0, 12_000)
+    assert not came_at_once(balance, 150.0, 13_000)
+    assert not came_at_once(balance, 200.0, 12_000)
+
+
 @pytest.mark.parametrize(
     ("tokens", "is_paid"),
     [
@@ -156,7 +164,7 @@ def test_few_requests_make_more_noise_than_many() -> None:
     ],
 )
 def test_what_unfinished_requests_can_pay_for(tokens: float, is_paid: bool) -> None:
-    balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0) for i in range(10)]
+    balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0, 0.0) for i in range(10)]
     assert paid(balance, 0.0, tokens) is is_paid
     assert not paid([*balance[:-1], balance[-1]._replace(least_running=0)], 0.0, tokens)
 

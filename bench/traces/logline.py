@@ -62,13 +62,13 @@ def _body(tick: Tick) -> str:
 def _start(stream: Stream, life: int, at_s: float) -> Iterator[str]:
     server = _head(stream, life, at_s)
     core = f"(EngineCore pid={_pid(stream, life) + 20}) INFO {stamp(at_s)}"
-    transfer = "KVTransferConfig(kv_connector='NixlConnector')" if stream.kv_connector else "None"
+    transfer = ", 'kv_transfer_config': KVTransferConfig(kv_connector='NixlConnector')" if stream.kv_connector else ""
     yield f"{server} [api_utils.py:347]  ▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.32.0"
-    args = f"{{'model': 'bench/model', 'max_model_len': {LONGEST_CONTEXT}}}"
+    args = f"{{'model': 'bench/model', 'max_model_len': {LONGEST_CONTEXT}{transfer}}}"
     yield f"{server} [api_utils.py:286] non-default args: {args}"
     yield (
         f"{core} [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='bench/model', "
-        f"max_seq_len={LONGEST_CONTEXT}, kv_transfer_config={transfer}"
+        f"max_seq_len={LONGEST_CONTEXT}"
     )
     if stream.tells_pool:
         tokens = stream.pool_blocks * BLOCK_TOKENS

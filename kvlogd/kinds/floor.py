@@ -25,6 +25,10 @@ SCOPES = frozenset({Per.ENGINE})
 
 SURE_FLOOR = 2
 """Spells at the lowest usage that make it a floor that this run comes back to."""
+LEASE_S = 600.0
+"""No lease of a prefill/decode pair lasts longer: 480 s, and some time to notice."""
+STANDS_S = 9.0
+"""vLLM prints two records of an idle engine, at its usual interval so far apart."""
 UNSURE_SPELLS = 6
 """Raised spells that count where the floor was seen but once: so many never fall in a row by chance."""
 
@@ -48,6 +52,8 @@ class Params(BaseModel):
     """A rise that does not climb must last this long: longer than a lease of 480 s."""
     climb_within: Duration = 240.0
     """A rise that climbs from spell to spell counts after this long, where no KV connector leases blocks."""
+    settles: Duration = 60.0
+    """Where the start-up lines say that no connector is there, two spells apart by this much are enough."""
 
 
 def make(params: Params) -> "Floor":
@@ -96,12 +102,35 @@ class Floor:
             return Abstained("fewer than two idle spells in this run: wait for the engine to idle again")
         if not spells.raised:
             return Clear()
+        unleased = window.has_connector is False and spells.last_drop is None
+        if unleased and self._settled(spells, step):
+            return _finding(window, spells)
         wanted = self._params.spells if spells.at_lowest >= SURE_FLOOR else max(UNSURE_SPELLS, self._params.spells)
         if len(spells.raised) < wanted:
             return Abstained(f"blocks are held over {len(spells.raised)} idle spells; {wanted} tell it from a lease")
-        if not self._persists(spells, step, window.has_connector):
+        if not self._persists(spells, step, bool(window.has_connector)):
             return Abstained("the idle residue may still be a lease that ends: it neither climbs nor lasts long enough")
+        if window.has_connector and not outgrows_leases(window, spells):
+            return Abstained("leases of the requests of the last minutes may hold what is in use on the idle engine")
         return _finding(window, spells)
+
+    def _settled(self, spells: Spells, step: float) -> bool:
+        """Return whether blocks that no lease can hold stayed over two spells, or climb from an unsure floor.
+
+        Where it is twice as much as counts, one spell of two records is enough: an engine that works through the day,
+        or for hours on a batch, idles too seldom to wait for the next.
+        """
+        raised, now = spells.raised, spells.raised[-1]
+        is_sure = spells.at_lowest >= SURE_FLOOR
+        if (
+            is_sure
+            and now.end_s - now.start_s >= STANDS_S
+            and now.usage >= (spells.lowest or 0.0) + 2 * spells.rises_by
+        ):
+            return True
+        if len(raised) < 2 or now.end_s - raised[0].start_s < self._params.settles:
+            return False
+        return is_sure or (len(raised) >= self._params.spells and climbs(raised, step))
 
     def _persists(self, spells: Spells, step: float, leases: bool) -> bool:
         lasted_s = spells.raised[-1].end_s - spells.raised[0].start_s
@@ -110,6 +139,21 @@ class Floor:
         if lasted_s >= self._params.hold:
             return True
         return not leases and lasted_s >= self._params.climb_within and climbs(spells.raised, step)
+
+
+def outgrows_leases(window: Window, spells: Spells) -> bool:
+    """Return whether the idle engine holds more than came in within a lease; where that is not known, lasts for a day.
+
+    A lease holds the blocks of one request: its prompt, those found in the prefix cache too, and what it generated.
+    """
+    raised, pool = spells.raised, window.run.kv_tokens
+    if not pool:
+        return raised[-1].end_s - raised[0].start_s >= NOISY_S
+    came = 0.0
+    for record in window.since(raised[-1].start_s - LEASE_S):
+        computed = 1.0 - min(0.99, record.prefix_hit_rate or 0.0)
+        came += (record.prompt_tps / computed + record.generation_tps) * (window.interval_s or 10.0)
+    return (raised[-1].usage - (spells.lowest or 0.0)) * pool > came
 
 
 def climbs_over_noise(past: Sequence[Spell], latest: Sequence[Spell]) -> bool:

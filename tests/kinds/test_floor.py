@@ -12,7 +12,9 @@ from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Run, 
 from kvlogd.window import Window
 
 
-def judged(spells: Sequence[tuple[float, float]], *, connector: bool = False, generated: float = 0.0) -> Judgement:
+def judged(
+    spells: Sequence[tuple[float, float]], *, connector: bool | None = None, generated: float = 0.0
+) -> Judgement:
     """Return the verdict after idle spells (time, usage), each after some work."""
     window = Window(Run(1, 1, 1, 0.0, True, kv_tokens=16_000, blocks=1000))
     window.has_connector = connector
@@ -64,9 +66,46 @@ def test_a_null_block_or_less_than_half_a_point_is_clear(usage: float) -> None:
     assert isinstance(judged(every(400, [0.0, 0.0, *[usage] * 20])), Clear)
 
 
-def test_where_a_connector_leases_blocks_a_climb_must_last() -> None:
+def test_where_a_connector_leases_blocks_more_must_be_held_than_came_within_a_lease() -> None:
+    # 990 tokens a record come with 16,000 in the pool: what a lease can hold
     assert isinstance(judged(every(150, CLIMB), connector=True), Abstained)
-    assert isinstance(judged(every(400, CLIMB), connector=True), Finding)
+    assert isinstance(judged(every(400, CLIMB), connector=True), Abstained)
+    assert isinstance(judged(every(700, [0.0, 0.0, 0.5, 0.7, 0.9]), connector=True), Finding)
+
+
+@pytest.mark.parametrize(("step_s", "fires"), [(45, False), (65, True)])
+def test_where_no_connector_is_there_two_spells_a_minute_apart_are_enough(step_s: float, fires: bool) -> None:
+    spells = every(step_s, [0.0, 0.0, 0.0, 0.0, 0.008, 0.008])
+    assert isinstance(judged(spells, connector=False), Finding) is fires
+    assert isinstance(judged(spells), Abstained)
+
+
+@pytest.mark.parametrize(("usage", "fires"), [(0.009, False), (0.011, True)])
+def test_where_no_connector_is_there_one_spell_of_two_records_is_enough_for_a_point(usage: float, fires: bool) -> None:
+    window = Window(Run(1, 1, 1, 0.0, True, kv_tokens=16_000, blocks=1000))
+    window.has_connector, window.interval_s = False, 10.0
+    evaluator = floor.make(floor.Params())
+    verdicts = []
+    for at_s, running, held in (
+        (0, 0, 0.0),
+        (100, 4, 0.3),
+        (200, 0, 0.0),
+        (300, 4, 0.3),
+        (400, 0, usage),
+        (410, 0, usage),
+    ):
+        window.observe(Stats(at_s, None, 0, None, 0.0, 90.0 * running, running, 0, held))
+        verdicts.append(isinstance(evaluator.judge(window, at_s), Finding))
+    assert verdicts == [*[False] * 5, fires]
+
+
+def test_where_no_connector_is_there_an_unsure_floor_still_asks_for_a_climb() -> None:
+    assert isinstance(judged(every(400, [0.034, 0.044, 0.062, 0.070]), connector=False), Finding)
+    assert isinstance(judged(every(400, [0.034, 0.044, 0.044, 0.044]), connector=False), Abstained)
+
+
+def test_blocks_that_came_back_once_are_held_by_something_else_than_a_leak() -> None:
+    assert not isinstance(judged(every(100, [0.0, 0.0, 0.03, 0.0, 0.03, 0.03]), connector=False), Finding)
 
 
 def test_a_lease_that_expires_is_clear() -> None:
