@@ -46,7 +46,7 @@ ALERT_EVENTS = Table(
         *ALERT_KEY,
         Column("state", "VARCHAR", "the state that it entered: firing or resolved", required=True),
         *_ALERT_FACTS,
-        Column("reason", "VARCHAR", "why it resolved: cleared, restart, rule removed"),
+        Column("reason", "VARCHAR", "why it resolved: cleared, restart, server ended, rule removed, source removed, …"),
     ),
 )
 CASES = Table(

@@ -27,9 +27,10 @@ _LOUD = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 _ENDINGS = {
     "cleared": "it is not found any more",
     "restart": "the engine restarted: that ends it, its cause may still be there",
+    "server ended": "the server's processes have ended: that ends it, its cause may still be there",
     "rule removed": "its rule was removed",
     "rule changed": "its rule was changed",
-    "source removed": "its log is not read any more",
+    "source removed": "what it is about is not there any more, or not read",
 }
 _NOUNS = {Per.ENGINE: "engine", Per.SOURCE: "log", Per.GPU: "GPU", Per.HOST: "server"}
 _SAID = {

@@ -285,8 +285,8 @@ class AlertEvent(NamedTuple):
     value: float | None
     evidence: Mapping[str, float]
     reason: str = ""
-    """Why it resolved: `cleared`, `restart`, `rule removed`, `rule changed`, `source removed`; `the log went on` where
-    a replay takes back what it told at the end of a log that has grown."""
+    """Why it resolved: `cleared`, `restart`, `server ended`, `rule removed`, `rule changed`, `source removed`; `the log
+    went on` where a replay takes back what it told at the end of a log that has grown."""
 
 
 class NoticeKind(StrEnum):

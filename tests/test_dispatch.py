@@ -4,23 +4,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kvlogd.alerts import Standing
 from kvlogd.config import ChannelConfig
 from kvlogd.dispatch import BROKEN_S
 from kvlogd.kinds.threshold import Threshold
-from kvlogd.model import Broken, Judgement, NoticeKind
+from kvlogd.model import Broken, NoticeKind
 from kvlogd.outbox import NoticeState
 from kvlogd.rows import Batch
-from kvlogd.rules import Rule
 from tests.course import rule
 from tests.lines import line_of, record
 from tests.outboxes import BEGIN_S, alert
-from tests.paging import Desk, Paged
+from tests.paging import Beside, Desk, Paged
 from tests.sinks import DRIP, HANG, Answer, HttpSink
 
 ROOT = Path(__file__).parent.parent
@@ -193,15 +190,26 @@ def test_a_rule_that_fails_is_told_after_a_quarter_of_an_hour_once(
 
 
 def test_rules_of_gpus_and_hosts_that_fail_are_told_too(tmp_path: Path) -> None:
-    def beside() -> Iterator[tuple[Rule, str, Judgement, Standing | None]]:
-        yield rule(tmp_path, id_="bad-gpu"), "gpu-1", Broken("the rule failed: ZeroDivisionError"), None
-
+    word = (rule(tmp_path, id_="bad-gpu"), "gpu-1", Broken("the rule failed: ZeroDivisionError"))
     with HttpSink() as hook:
-        desk = Desk(tmp_path, {"hook": hook.url()}, beside=beside)
+        desk = Desk(tmp_path, {"hook": hook.url()}, beside=Beside([word]))
         try:
             desk.go(BROKEN_S + 60, 30)
             [request] = hook.requests
             assert "rule bad-gpu fails and finds nothing" in str(request.json["title"])
+        finally:
+            desk.close()
+
+
+def test_a_rule_without_a_gpu_to_look_at_is_told_once_to_who_takes_it(tmp_path: Path) -> None:
+    with HttpSink() as hook:
+        beside = Beside(lacking=[("gpu-memory-growth", "gpu")])
+        desk = Desk(tmp_path, {"hook": hook.url()}, beside=beside, severities=["info", "warning"])
+        try:
+            desk.go(7200, 60)
+            [request] = hook.requests
+            assert "rule gpu-memory-growth has had nothing to judge for 1 d, gpu" in str(request.json["title"])
+            assert "which GPUs and servers are read" in str(request.json["message"])
         finally:
             desk.close()
 
