@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kvlogd import notice
 from kvlogd.layout import Chart, Code, Facts, Part, Steps, Words, as_html, as_text, one_line, shortened
-from kvlogd.model import AlertEvent, AlertState, Letter, NoticeKind, Panel, Per, Run, Severity
+from kvlogd.model import AlertEvent, AlertState, Letter, NoticeKind, Occupancy, Panel, Per, Run, Severity
 from kvlogd.panel import spark
 from kvlogd.proof import sql_for
 from kvlogd.quantity import about_text, duration_text, share_text
@@ -328,8 +328,21 @@ def _drawing(panel: Panel) -> Part:
     start, end = clock_time(panel.ts_s[0]).removesuffix(" UTC"), clock_time(panel.ts_s[-1])
     known = [share for share in panel.free_share if share is not None]
     ends = f"{share_text(known[0])} to {share_text(known[-1])}" if known else "unknown"
+    if panel.memory is not None:
+        return _memory_drawing(panel, panel.memory, f"{start} to {end}", ends)
     title = f"Free blocks, {start} to {end}: {ends}; bars from {100 * line.bottom:.0f} to {100 * line.top:.0f} %"
     return Chart(title, (line.bars, *((line.marks,) if line.marks else ())))
+
+
+def _memory_drawing(panel: Panel, memory: Occupancy, when: str, free: str) -> Part:
+    line, pool = spark(panel), spark(panel._replace(memory=None))
+    used = [gib for gib in memory.used_gib if gib is not None]
+    what = "Device memory" if memory.is_device else "Memory of the server"
+    of = "" if memory.limit_gib is None else f" of {memory.limit_gib:.0f}"
+    scale = f"bars from {line.bottom:.1f} to {line.top:.1f} GiB"
+    title = f"{what}, {when}: {used[0]:.1f} to {used[-1]:.1f}{of} GiB; {scale}"
+    beside = (f"{pool.bars} free KV-cache blocks beside it: {free}",) if free != "unknown" else ()
+    return Chart(title, (line.bars, *((line.marks,) if line.marks else ()), *beside))
 
 
 def _commands(items: Sequence[Item], rule: Rule | None, is_replay: bool) -> list[Part]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kvlogd import notice
 from kvlogd.layout import MOST_CHARS
 from kvlogd.letter import MOST_SUBJECT, Device, Item, compose, device_text, foremost
-from kvlogd.model import AlertEvent, AlertKey, AlertState, Letter, NoticeKind, Panel, Run, Severity
+from kvlogd.model import AlertEvent, AlertKey, AlertState, Letter, NoticeKind, Occupancy, Panel, Run, Severity
 from kvlogd.outbox import alert_id
 from kvlogd.rules import load_rules, shipped_folder
 from tests.lines import START_S
@@ -97,6 +97,18 @@ def test_html_says_the_same() -> None:
         for piece in re.sub(r"^(\d\.|  |[a-z -]+: )", "", line).strip().removesuffix(":").split(": "):
             assert piece.strip() in words, piece
     assert not re.search(r"<(img|script|link|style|iframe|a)\b|url\(|https?:", found.html)
+
+
+def test_the_memory_of_a_gpu_is_drawn_with_the_pool_beside_it() -> None:
+    memory = Occupancy((68.0, None, 71.0), 80.0, is_device=True)
+    found = letter(item(event(scope="gpu/a")), panel=PANEL._replace(memory=memory)).text
+    assert "68.0 to 71.0 of 80 GiB; bars from 67.7 to 71.3 GiB:" in found
+    assert "free KV-cache blocks beside it: 90.0 % to 20.0 %" in found
+    alone = PANEL._replace(memory=memory._replace(limit_gib=None, is_device=False), free_share=(None, None, None))
+    found = letter(item(event(scope="gpu/a")), panel=alone).text
+    assert "Memory of the server" in found
+    assert "68.0 to 71.0 GiB;" in found
+    assert "beside it" not in found
 
 
 def test_the_end_says_how_long_it_was_why_and_what_it_was() -> None:
