@@ -31,7 +31,7 @@ from kvlogd.plan import Ledger, Plan, Policy, Quiet, Sending
 from kvlogd.postman import Postman
 from kvlogd.rows import Batch
 from kvlogd.rules import Rule
-from kvlogd.setup import Setup
+from kvlogd.setup import Setup, routes
 from kvlogd.stamp import HOST_ZONE, zone
 from kvlogd.store import Store
 from kvlogd.voice import Level, Voice
@@ -109,8 +109,8 @@ class Dispatch:
         ledger = Ledger(store.cases(), store.notices(NoticeState.WAITING), store.silences(), last_id)
         if not setup.config.channels and not ledger.cases and not ledger.waiting:
             return
-        notify = {rule.id: rule.notify for rule in setup.rules}
-        plan = Plan(map(policy_of, setup.config.channels), notify, ledger, wall_s, self._flying.values())
+        channels = setup.config.channels
+        plan = Plan(map(policy_of, channels), routes(channels, setup.rules), ledger, wall_s, self._flying.values())
         plan.stand(store.standings(), wall_s)
         self._plan, self._offset_s = plan, None
 

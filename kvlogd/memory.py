@@ -96,7 +96,7 @@ def code(rules: Iterable[Rule]) -> str:
     """Return a name for this kvlogd with these rules: state that another one wrote may mean something else."""
     digest = hashlib.blake2b(_program(), digest_size=16)
     for rule in rules:
-        digest.update(repr(rule._replace(path=Path())).encode())
+        digest.update(repr(rule._replace(path=Path(), notify=(), tags=())).encode())
     return digest.hexdigest()
 
 

@@ -94,7 +94,10 @@ class Changes(NamedTuple):
 
 
 class Plan:
-    """The outbox of all channels. `notify` says which rules go to some channels only; `flying` what is on its way."""
+    """The outbox of all channels. `notify` says which channels are told of a rule, all where it is not named.
+
+    `flying` is what is on its way.
+    """
 
     def __init__(
         self,
@@ -180,13 +183,15 @@ class Plan:
         for key in [key for key in self._cases if is_all and key.topic is topic and key.alert not in stands]:
             self._put(key, None)
         for event in stands.values():
-            for channel in self.policies:
+            # that a rule is of no use is told to whom it would tell, and where that is nobody to all
+            mine = () if topic is NoticeKind.CHANNEL else tuple(self._channels_of(event))
+            for channel in mine or self.policies:
                 key = CaseKey(channel, topic, event.key)
                 if key not in self._cases and (topic is not NoticeKind.CHANNEL or channel != event.key.scope):
                     self._put(key, outbox.opened(channel, topic, event, at_s))
 
     def _channels_of(self, event: AlertEvent) -> Iterator[str]:
-        wanted = self._notify.get(event.key.rule) or self.policies
+        wanted = self._notify.get(event.key.rule, self.policies)
         return (name for name in wanted if name in self.policies)
 
     def shift(self, by_s: float) -> None:

@@ -161,7 +161,7 @@ MAY_IMPORT = {
     "letter": "layout notice panel proof quantity rules",
     "picture": "chart notice panel quantity",
     "bulletin": "advice layout letter notice quantity",
-    "rehearsal": "channel clock config dispatch outcome page plan postman rules",
+    "rehearsal": "channel clock config dispatch outcome page plan postman rules setup",
     "exposition": "",
     "interval": "exposition",
     "eyes": "",

@@ -61,6 +61,18 @@ def test_the_message_says_what_and_where(tmp_path: Path) -> None:
             desk.close()
 
 
+def test_a_channel_with_tags_takes_what_rules_find_that_carry_one_of_them(tmp_path: Path) -> None:
+    mine, other = (rule(tmp_path, id_=name)._replace(tags=(name,)) for name in ("mine", "other"))
+    with HttpSink() as hook:
+        desk = Desk(tmp_path, {"hook": hook.url()}, rules=(mine, other), tags=["mine"])
+        try:
+            desk.see(alert(0, rule="mine"), alert(0, rule="other"))
+            desk.go(10)
+            assert ["mine chat/0" in str(request.json["title"]) for request in hook.requests] == [True]
+        finally:
+            desk.close()
+
+
 def test_a_message_that_cannot_be_written_stops_no_other(tmp_path: Path) -> None:
     with HttpSink() as hook:
         desk = Desk(tmp_path, {"hook": hook.url()})
