@@ -34,6 +34,7 @@ _HOMES = {
         "ladder",
         "model",
         "pace",
+        "tally",
         "track",
     )
 } | {"kvlogd.pipeline", "kvlogd.window"}

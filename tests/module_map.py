@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "gauge": "quantity reading",
     "fields": "gauge quantity window",
     "kinds": "gauge kinds window",
-    "kinds.*": "window fields course curve ladder pace gauge reading eyes",
+    "kinds.*": "window fields course curve ladder pace gauge reading eyes tally",
     "yamlfile": "quantity",
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",
@@ -164,7 +164,8 @@ MAY_IMPORT = {
     "rehearsal": "channel clock config dispatch outcome page plan postman rules setup",
     "exposition": "",
     "interval": "exposition",
-    "eyes": "",
+    "eyes": "tally",
+    "tally": "",
     "harvest": "alerts",
     "track": "engines evaluate window",
     "scrape": "clock exposition interval piece",
@@ -198,7 +199,7 @@ PURE = (
     "sheet checkup manual pace proposal minutes statements days rollup course table telemetry alerting "
     "bookkeeping views reading gauge sideline agenda outbox line plan board parcel advice parcel "
     " layout letter bulletin panel proof   exposition eyes harvest "
-    "interval track"
+    "interval track tally"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
