@@ -8,6 +8,7 @@ from collections import deque
 
 from kvlogd.model import Scrape, Stats
 from kvlogd.tally import Tally
+from kvlogd.work import Work
 
 KEPT_SCRAPES = 90
 FRESH_S = 90.0
@@ -36,6 +37,8 @@ class Eyes:
         self.count = 0
         self.tally = Tally()
         """How many requests ended."""
+        self.work = Work()
+        """How busy its GPUs were: not of /metrics, and not known where it is not known which are its."""
         self.seen_s: float | None = None
         """When the last scrape came."""
         self.moved_s: float | None = None

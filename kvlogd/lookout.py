@@ -82,6 +82,8 @@ class Lookout:
         self._sourced_s: dict[Per, float] = {}
         """When GPUs, and servers, were looked at last, or it was begun to look for them."""
         self._met: set[Per] = set()
+        self._work: dict[int, float] = {}
+        """How busy the busiest GPU of an engine was, by engine_id, until the engine has been told."""
         self._fault: DriverFault | None = None
         self._noted: set[str] = set()
         self._holders: dict[str, str] = {}
@@ -140,6 +142,7 @@ class Lookout:
             if news.found and now_s - self._looked_s >= self._config.gpu.every / 2:
                 self._look(now_s, pipelines)
             samples += [self._taken(found) for found in news.found]
+            self._show_work(pipelines)
         self._sideline.take(samples)
         if now_s - self._checked_s >= CHECK_S:
             self._checked_s = now_s
@@ -274,6 +277,8 @@ class Lookout:
                 other_pid=None if largest is None else largest.pid,
             )
         self._last[sample.gpu] = sample
+        for engine_id in {one.engine_id for one in processes if one.engine_id is not None and sample.util is not None}:
+            self._work[engine_id] = max(sample.util or 0.0, self._work.get(engine_id, 0.0))
         self._holders[sample.gpu] = ", ".join(map(_holder, processes))
         at_s, gpu, old = self._written.get(sample.gpu, (float("-inf"), None, ()))
         is_due = not 0 <= sample.ts_s - at_s < AGAIN_S
@@ -283,6 +288,15 @@ class Lookout:
             self._written[sample.gpu] = sample.ts_s, found.gpu, processes
             self._add(gpus=[found.gpu], gpu_processes=processes if is_due or has_moved else ())
         return sample
+
+    def _show_work(self, pipelines: Iterable[Pipeline]) -> None:
+        """Let the rules about engines see how busy their GPUs were."""
+        work, self._work = self._work, {}
+        for pipeline in pipelines if work else ():
+            for track in pipeline.tracks():
+                util = work.get(track.life.engine.engine_id)
+                if util is not None and pipeline.now_s is not None:
+                    track.window.eyes.work.observe(pipeline.now_s, util)
 
     def _owned(self, found: Found) -> tuple[GpuProcess, ...]:
         rows = []

@@ -36,6 +36,7 @@ _HOMES = {
         "pace",
         "tally",
         "track",
+        "work",
     )
 } | {"kvlogd.pipeline", "kvlogd.window"}
 """Modules of plain state. None that opens, runs or writes anything may stand here."""

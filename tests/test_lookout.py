@@ -122,6 +122,20 @@ def test_memory_is_told_to_engines_and_strangers(seat: Seat, driver: Driver) -> 
     assert [gpu.holders for gpu in seat.lookout.gpus()] == ["chat 60.0, python3[900] 2.0", "chat 60.0"]
 
 
+def test_an_engine_learns_how_busy_its_gpus_are(seat: Seat, driver: Driver) -> None:
+    driver.set(**{"0.procs": f"110:{60 << 30}", "1.procs": f"120:{60 << 30}", "0.util": 0, "1.util": 75})
+    seat.reading()
+    now_s = seat.pipeline.now_s or 0.0
+    first, second = (track.window.eyes.work for track in seat.pipeline.tracks())
+    assert (first.idle_since_s(now_s), first.since(now_s, now_s)) == (now_s, 0.0)
+    assert (second.idle_since_s(now_s), second.since(now_s, now_s)) == (None, 0.75)
+    driver.set(**{"1.procs": f"110:{60 << 30}"})  # two GPUs of one engine: the busier counts
+    seat.now_s += 30
+    seat.reading()
+    assert first.idle_since_s(now_s) is None
+    assert second.since(now_s, now_s) == 0.75
+
+
 def test_the_memory_of_a_server_is_stored_with_its_limit(seat: Seat) -> None:
     seat.reading()
     assert seat.store.read("SELECT source, rss_mib, limit_mib, oom_kills, processes, pid FROM host_samples") == [
