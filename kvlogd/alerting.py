@@ -97,6 +97,7 @@ NOTICES = Table(
         Column("sent", "TIMESTAMPTZ", "when the channel took it"),
         Column("why", "VARCHAR", "why it was dropped"),
         Column("alerts", "VARCHAR", "JSON list of the alerts that it told: id, rule, scope, run"),
+        Column("failed", "UINTEGER", "how many attempts failed; one that ended with kvlogd itself did not"),
     ),
     key=("notice_id",),
 )

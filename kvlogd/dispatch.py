@@ -99,6 +99,8 @@ class Dispatch:
 
     def take_up(self, setup: Setup, store: Store, wall_s: float) -> None:
         """Begin where the store says. Raises StoreError."""
+        before = {} if self._setup is None else self._setup.urls
+        mended = {name for name, url in setup.urls.items() if name in before and before[name] != url}
         self._setup, self._store, self._plan = setup, store, None
         self._begun_s = float("inf")
         gone = self._complained - {channel.name for channel in setup.config.channels}
@@ -110,7 +112,8 @@ class Dispatch:
         if not setup.config.channels and not ledger.cases and not ledger.waiting:
             return
         channels = setup.config.channels
-        plan = Plan(map(policy_of, channels), routes(channels, setup.rules), ledger, wall_s, self._flying.values())
+        notify = routes(channels, setup.rules)
+        plan = Plan(map(policy_of, channels), notify, ledger, wall_s, self._flying.values(), mended)
         plan.stand(store.standings(), wall_s)
         self._plan, self._offset_s = plan, None
 

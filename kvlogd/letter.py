@@ -20,6 +20,7 @@ from kvlogd.rules import Rule
 
 MOST_SUBJECT, MOST_SCOPE = 150, 48
 MOST_LISTED, MOST_BOUTS, MOST_SILENCES = 8, 6, 3
+MOST_TYPED = 200
 FLAT_SHARE = 0.005
 """Device memory that moves by less of its total counts as flat."""
 DAY_S = 86400.0
@@ -334,6 +335,12 @@ def _drawing(panel: Panel) -> Part:
     return Chart(title, (line.bars, *((line.marks,) if line.marks else ())))
 
 
+def _typed(scope: str) -> str:
+    """Return a scope as a silence may name it: what is not printed cannot be typed, and * stands for anything."""
+    text = "".join(letter if letter.isprintable() else "*" for letter in scope)
+    return text if len(text) <= MOST_TYPED else f"{text[:MOST_TYPED]}*"
+
+
 def _memory_drawing(panel: Panel, memory: Occupancy, when: str, free: str) -> Part:
     line, pool = spark(panel), spark(panel._replace(memory=None))
     used = [gib for gib in memory.used_gib if gib is not None]
@@ -351,7 +358,7 @@ def _commands(items: Sequence[Item], rule: Rule | None, is_replay: bool) -> list
     if is_replay:
         return [sql]
     firing = [item.event.key for item in items if _fires(item)]
-    places = [f"{key.rule}@{one_line(key.scope)}" for key in firing]
+    places = [f"{key.rule}@{_typed(key.scope)}" for key in firing]
     if len(places) > MOST_SILENCES and len({key.rule for key in firing}) == 1:
         places = [firing[0].rule]  # on all engines
     silences = [f"kvlogd silence {quote(place)} 2h" for place in places[:MOST_SILENCES]]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kvlogd.channel import Secret
 from kvlogd.config import ChannelConfig
 from kvlogd.dispatch import BROKEN_S
 from kvlogd.kinds.threshold import Threshold
@@ -126,6 +127,21 @@ def test_a_reload_touches_no_channel_but_those_that_changed(tmp_path: Path) -> N
             assert len(new.requests) == taken + 1
             sent = [(n.channel, n.kind) for n in desk.live.store.notices(NoticeState.SENT)]
             assert sent.count(("hook", NoticeKind.FIRING)) == 1
+        finally:
+            desk.close()
+
+
+def test_a_channel_whose_url_was_mended_is_tried_at_once(tmp_path: Path) -> None:
+    with HttpSink() as wrong, HttpSink() as right:
+        wrong.default = Answer(404)
+        desk = Desk(tmp_path, {"hook": wrong.url()})
+        try:
+            desk.see(alert(0))
+            desk.go(300, 20)
+            urls = {"hook": Secret(right.url())}
+            desk.dispatch.take_up(desk.setup._replace(urls=urls), desk.live.store, desk.live.clock.wall)
+            desk.go(2, 1)
+            assert len(right.requests) == 1
         finally:
             desk.close()
 

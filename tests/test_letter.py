@@ -1,5 +1,6 @@
 import html
 import re
+import shlex
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from kvlogd import notice
 from kvlogd.layout import MOST_CHARS
 from kvlogd.letter import MOST_SUBJECT, Device, Item, compose, device_text, foremost
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Letter, NoticeKind, Occupancy, Panel, Run, Severity
-from kvlogd.outbox import alert_id
+from kvlogd.outbox import Silence, alert_id
 from kvlogd.rules import load_rules, shipped_folder
+from kvlogd.silencing import MOST_CHARS as MOST_CHARS_OF_A_SILENCE
 from tests.lines import START_S
 
 HOUR = 3600.0
@@ -97,6 +99,19 @@ def test_html_says_the_same() -> None:
         for piece in re.sub(r"^(\d\.|  |[a-z -]+: )", "", line).strip().removesuffix(":").split(": "):
             assert piece.strip() in words, piece
     assert not re.search(r"<(img|script|link|style|iframe|a)\b|url\(|https?:", found.html)
+
+
+@pytest.mark.parametrize("scope", ["chat/0", "a\nb\x1b[2J/0", "it's/0", "x" * 400 + "/0", "a*b \u202e/1"])
+def test_the_command_that_is_printed_silences_the_alert(scope: str) -> None:
+    told = event(scope=scope)
+    [line] = [line for line in letter(item(told)).text.splitlines() if line.startswith("  kvlogd silence")]
+    [_, _, target, for_] = shlex.split(line)
+    rule, _, place = target.partition("@")
+    assert for_ == "2h"
+    assert place.isprintable()
+    assert len(place) <= MOST_CHARS_OF_A_SILENCE
+    assert Silence(1, rule, place, 0.0, 1e12).covers(told.key, START_S)
+    assert not Silence(1, rule, place, 0.0, 1e12).covers(told.key._replace(scope="other/0"), START_S)
 
 
 def test_the_memory_of_a_gpu_is_drawn_with_the_pool_beside_it() -> None:
