@@ -46,7 +46,7 @@ ALERT_EVENTS = Table(
         *ALERT_KEY,
         Column("state", "VARCHAR", "the state that it entered: firing or resolved", required=True),
         *_ALERT_FACTS,
-        Column("reason", "VARCHAR", "why it resolved: cleared, restart, rule removed"),
+        Column("reason", "VARCHAR", "why it resolved: cleared, restart, server ended, rule removed, source removed, …"),
     ),
 )
 CASES = Table(
@@ -97,6 +97,7 @@ NOTICES = Table(
         Column("sent", "TIMESTAMPTZ", "when the channel took it"),
         Column("why", "VARCHAR", "why it was dropped"),
         Column("alerts", "VARCHAR", "JSON list of the alerts that it told: id, rule, scope, run"),
+        Column("failed", "UINTEGER", "how many attempts failed; one that ended with kvlogd itself did not"),
     ),
     key=("notice_id",),
 )

@@ -121,7 +121,7 @@ def _told(store: Known) -> dict[str, set[str]]:
 def _failing(store: Known) -> dict[AlertKey, set[str]]:
     """Return for each alert the channels that were tried in vain, with why."""
     why = {
-        (one.channel, one.rule): f"{one.channel} ({one.fault.value}, {notice.count_text(one.attempts, 'try', 'tries')})"
+        (one.channel, one.rule): f"{one.channel} ({one.fault.value}, {notice.count_text(one.failed, 'try', 'tries')})"
         for one in store.notices(NoticeState.WAITING)
         if one.fault is not None
     }

@@ -74,11 +74,18 @@ def no_data(rule: str, scopes: Sequence[str], since_s: float, *, host: str, at_s
         ("since", notice.clock_text(since_s)),
         ("it means", "neither that all is well nor that something is wrong"),
     )
-    do = (
-        "does the engine get requests? Without any it writes nothing",
-        "kvlogd status says whether its log is read",
-        f"kvlogd rules show {rule} says what it looks at: that may not be in this log",
-    )
+    do: tuple[str, ...]
+    if set(scopes) <= {"gpu", "host"}:
+        do = (
+            "kvlogd status says which GPUs and servers are read, and why none is",
+            f"if there are none to watch: rules: {{disable: [{rule}]}} in the config",
+        )
+    else:
+        do = (
+            "does the engine get requests? Without any it writes nothing",
+            "kvlogd status says whether its log is read",
+            f"kvlogd rules show {rule} says what it looks at: that may not be in this log",
+        )
     parts: list[Part] = [Facts(facts), *_listed(scopes), Steps("What to do", do), Code("More", ("kvlogd status",))]
     return _letter("no data", title, parts, Severity.WARNING, host)
 

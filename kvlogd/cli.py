@@ -207,7 +207,7 @@ def _add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def _check(arguments: argparse.Namespace) -> int:
     from kvlogd.notice import count_text
-    from kvlogd.setup import load_setup
+    from kvlogd.setup import load_setup, routes
 
     setup = load_setup(arguments.config, [arguments.rules] if arguments.rules else [], by_hand=True)
     if not setup.is_asked:
@@ -225,6 +225,9 @@ def _check(arguments: argparse.Namespace) -> int:
     aside = f" ({unseen} of them by credentials, which only the service can read)" if unseen else ""
     channels = len(setup.config.channels)
     print(f"fine: {len(setup.rules)} rules" + (f", {count_text(channels, 'channel')}{aside}" if channels else ""))
+    unheard = [rule for rule, names in routes(setup.config.channels, setup.rules).items() if channels and not names]
+    if unheard:
+        print(f"told to no channel, by their tags: {', '.join(unheard)}")
     return FINE
 
 
@@ -251,11 +254,12 @@ def _rules_list(arguments: argparse.Namespace) -> int:
     rules = load_rules([shipped_folder(), *([arguments.rules] if arguments.rules else [])])
     if arguments.json:
         for rule in rules:
-            print(json.dumps({"id": rule.id, "verdict": rule.verdict, "severity": rule.severity, "per": rule.per}))
+            told = {"id": rule.id, "verdict": rule.verdict, "severity": rule.severity, "per": rule.per}
+            print(json.dumps({**told, "tags": rule.tags}))
         return FINE
     width = max(len(rule.id) for rule in rules)
     for rule in rules:
-        print(f"{rule.id:<{width}}  {rule.severity:<8}  {rule.per:<6}  {rule.path}")
+        print(f"{rule.id:<{width}}  {rule.severity:<8}  {rule.per:<6}  {', '.join(rule.tags):<12}  {rule.path}")
     return FINE
 
 

@@ -134,6 +134,7 @@ class OverrideConfig(_Frozen):
 
     severity: Severity | None = None
     keep_firing_for: Duration | None = None
+    tags: tuple[Name, ...] | None = None
 
 
 class RulesConfig(_Frozen):
@@ -174,6 +175,8 @@ class ChannelConfig(_SecretUrl):
 
     name: Name
     severities: tuple[Severity, ...] = (Severity.CRITICAL, Severity.WARNING)
+    tags: tuple[Name, ...] | None = None
+    """Only what rules find that carry one of them; None: what any rule finds."""
     repeat_every: Span = 4 * 3600.0
     quiet: QuietConfig | None = None
     burst: Count = 10

@@ -76,7 +76,7 @@ class Daemon:
         self._heartbeat = Heartbeat()
         self._aim()
         self._lookout = Lookout(self.setup, voice)
-        self._dispatch = Dispatch(Postman(waker.wake), voice, os.uname().nodename, self._lookout.at_work)
+        self._dispatch = Dispatch(Postman(waker.wake), voice, os.uname().nodename, self._lookout)
 
     # --- what others may ask, from a signal handler or another thread
 
@@ -312,10 +312,12 @@ class Daemon:
             return
         health = self.intake.health()
         self._herald.fares([*health, *self.intake.eyes()], now_s, wall_s)
-        self._herald.idle(self.intake.without_evidence())
+        self._herald.idle([*self.intake.without_evidence(), *self._lookout.without_evidence()])
         self._watch.follow(self.intake.folders() if self.setup.config.watch else set(), now_s)
         behind = sum(one.behind_bytes or 0 for one in health)
-        line = status_line(*self.intake.totals(), len(health), behind, self._mode())
+        engines, firing = self.intake.totals()
+        firing += self._lookout.firing()
+        line = status_line(engines, firing, len(health), behind, self._mode())
         bad = [channel.name for channel in self._dispatch.channels() if channel.line.is_bad]
         self._notifier.status(f"{line}, out of order: {', '.join(bad)}" if bad else line)
 

@@ -6,9 +6,9 @@ Thrown away and taken up anew from the store whenever a commit failed, as everyt
 then is not begun twice.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import tzinfo
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kvlogd import page
 from kvlogd.alerts import Standing
@@ -31,7 +31,7 @@ from kvlogd.plan import Ledger, Plan, Policy, Quiet, Sending
 from kvlogd.postman import Postman
 from kvlogd.rows import Batch
 from kvlogd.rules import Rule
-from kvlogd.setup import Setup
+from kvlogd.setup import Setup, routes
 from kvlogd.stamp import HOST_ZONE, zone
 from kvlogd.store import Store
 from kvlogd.voice import Level, Voice
@@ -59,12 +59,22 @@ class ChannelHealth(NamedTuple):
     waiting: int
 
 
-class Dispatch:
-    """The outbox of a daemon. `host` is how messages call this one, `beside` the rules at work on GPUs and hosts."""
+class Beside(Protocol):
+    """What is asked of those who look at GPUs and hosts."""
 
-    def __init__(
-        self, postman: Postman, voice: Voice, host: str, beside: Callable[[], _AtWork] = lambda: iter(())
-    ) -> None:
+    def at_work(self) -> _AtWork:
+        """Yield each rule at work with its scope, its last word and its alert."""
+        ...
+
+    def without_evidence(self) -> list[tuple[str, str]]:
+        """Return the rules that have had nothing to look at for a day."""
+        ...
+
+
+class Dispatch:
+    """The outbox of a daemon. `host` is how messages call this one, `beside` looks at GPUs and hosts."""
+
+    def __init__(self, postman: Postman, voice: Voice, host: str, beside: Beside | None = None) -> None:
         self._postman = postman
         self._voice = voice
         self._host = host
@@ -89,6 +99,8 @@ class Dispatch:
 
     def take_up(self, setup: Setup, store: Store, wall_s: float) -> None:
         """Begin where the store says. Raises StoreError."""
+        before = {} if self._setup is None else self._setup.urls
+        mended = {name for name, url in setup.urls.items() if name in before and before[name] != url}
         self._setup, self._store, self._plan = setup, store, None
         self._begun_s = float("inf")
         gone = self._complained - {channel.name for channel in setup.config.channels}
@@ -99,8 +111,9 @@ class Dispatch:
         ledger = Ledger(store.cases(), store.notices(NoticeState.WAITING), store.silences(), last_id)
         if not setup.config.channels and not ledger.cases and not ledger.waiting:
             return
-        notify = {rule.id: rule.notify for rule in setup.rules}
-        plan = Plan(map(policy_of, setup.config.channels), notify, ledger, wall_s, self._flying.values())
+        channels = setup.config.channels
+        notify = routes(channels, setup.rules)
+        plan = Plan(map(policy_of, channels), notify, ledger, wall_s, self._flying.values(), mended)
         plan.stand(store.standings(), wall_s)
         self._plan, self._offset_s = plan, None
 
@@ -198,7 +211,8 @@ class Dispatch:
     def _look_at_rules(self, intake: Intake, now_s: float, wall_s: float) -> None:
         """See which rules fail or have nothing to judge, and plan what is to be told of it."""
         self._begun_s = min(self._begun_s, now_s)
-        found = _failing([*(stream.pipeline.at_work() for stream in intake.streams()), self._beside()])
+        beside = [] if self._beside is None else [self._beside.at_work()]
+        found = _failing([*(stream.pipeline.at_work() for stream in intake.streams()), *beside])
         self._broken = {pair: (self._broken.get(pair, (now_s, why))[0], why) for pair, why in found}
         if self._plan is None:
             return
@@ -207,7 +221,8 @@ class Dispatch:
             for pair, (since_s, why) in self._broken.items()
             if now_s - since_s >= BROKEN_S
         ]
-        idle = [_of_itself(*pair, Severity.INFO, wall_s - 86400.0, wall_s) for pair in intake.without_evidence()]
+        lacking = [*intake.without_evidence(), *([] if self._beside is None else self._beside.without_evidence())]
+        idle = [_of_itself(*pair, Severity.INFO, wall_s - 86400.0, wall_s) for pair in lacking]
         is_all = now_s - self._begun_s >= SURE_S
         self._plan.report(NoticeKind.BROKEN, broken, wall_s, is_all=is_all)
         self._plan.report(NoticeKind.NO_DATA, idle, wall_s, is_all=is_all)

@@ -7,6 +7,8 @@ host's clock may be set otherwise. Memory does not grow with age.
 from collections import deque
 
 from kvlogd.model import Scrape, Stats
+from kvlogd.tally import Tally
+from kvlogd.work import Work
 
 KEPT_SCRAPES = 90
 FRESH_S = 90.0
@@ -33,6 +35,10 @@ class Eyes:
         self.recent: deque[Scrape] = deque(maxlen=KEPT_SCRAPES)
         self.last: Scrape | None = None
         self.count = 0
+        self.tally = Tally()
+        """How many requests ended."""
+        self.work = Work()
+        """How busy its GPUs were: not of /metrics, and not known where it is not known which are its."""
         self.seen_s: float | None = None
         """When the last scrape came."""
         self.moved_s: float | None = None
@@ -48,6 +54,7 @@ class Eyes:
         self.recent.append(scrape)
         self.count += 1
         self.seen_s = at_s
+        self.tally.observe(scrape, at_s)
         if scrape.since_s is None:
             return
         tokens = bool(scrape.generation_tokens or scrape.prompt_tokens)

@@ -217,8 +217,11 @@ class HostWindow:
         last = self.last
         back = self._readings.is_back(sample.ts_s)
         self._readings.came(sample.ts_s)
-        if last is None or back or sample.pid != last.pid or sample.rss_mib < (1 - HOST_DROP) * last.rss_mib:
+        is_another = last is not None and sample.pid != last.pid
+        if last is None or back or is_another or sample.rss_mib < (1 - HOST_DROP) * last.rss_mib:
             self.memory.begin(sample.ts_s)
+        if is_another:
+            self.killed_s = None  # told already, where there was something to tell
         self.memory.observe(sample.ts_s, sample.rss_mib)
         if last is not None and (sample.oom_kills or 0) > (last.oom_kills or 0) and last.oom_kills is not None:
             self.killed_s, self.killed = sample.ts_s, (sample.oom_kills or 0) - last.oom_kills

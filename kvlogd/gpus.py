@@ -141,6 +141,11 @@ class Gpus:
         """Return for how long they stay released; None where they are not."""
         return self._released_until_s - now_s if now_s < self._released_until_s else None
 
+    def drop(self, gpus: Iterable[str]) -> None:
+        """Expect these no more; one that comes back is a new one."""
+        for gpu in gpus:
+            self.gpus.pop(gpu, None)
+
     def close(self) -> None:
         """End the child, and wait for nothing."""
         self._end()

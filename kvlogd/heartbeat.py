@@ -1,16 +1,25 @@
 """A URL that is fetched as long as all goes well: whoever expects it calls people when it stays away.
 
-Promises that a server which hangs holds up nothing, that a few requests at most are under way, and that the URL, which
-is a secret, is said nowhere. Does not care what is answered.
+Promises that a server which hangs or answers a letter at a time holds up nothing and is left after a while, that a few
+requests at most are under way, and that the URL, which is a secret, is said nowhere. Does not care what is answered.
 """
 
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
+    from urllib.request import OpenerDirector
 
 PATIENCE_S = 10.0
+"""How long a server may say nothing."""
+MOST_S = 20.0
+"""How long a whole answer may take."""
 MOST_HANGING = 3
-"""Requests that a server may hold open before none is added."""
+"""Requests that may be under way: also the name of a server can take long to be found."""
 
 
 class Heartbeat:
@@ -20,31 +29,62 @@ class Heartbeat:
         self._url: str | None = None
         self._every_s = 0.0
         self._beaten_s = float("-inf")
-        self._threads: list[threading.Thread] = []
+        self._attempts: list[_Attempt] = []
         self._reached: bool | None = None
 
     @property
     def is_reached(self) -> bool | None:
-        """Whether the last request was answered; None where none has ended yet."""
+        """Whether the last request that has ended was answered; None where none has."""
         return self._reached
 
     def aim(self, url: str | None, every_s: float) -> None:
         """Fetch this URL so often from now on, or none."""
         self._url, self._every_s = url, every_s
 
+    def under_way(self) -> int:
+        """Return how many requests have not ended."""
+        return sum(attempt.is_alive() for attempt in self._attempts)
+
     def beat(self, now_s: float, is_well: Callable[[], bool]) -> None:
         """Fetch the URL, where it is time and all is well; `now_s` is monotonic."""
+        self._attempts = [attempt for attempt in self._attempts if attempt.is_alive()]
+        for attempt in self._attempts:
+            if now_s - attempt.begun_s >= MOST_S:
+                attempt.cut()
         if self._url is None or now_s - self._beaten_s < self._every_s or not is_well():
             return
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        if len(self._threads) >= MOST_HANGING:
+        if len(self._attempts) >= MOST_HANGING:
             return
         self._beaten_s = now_s
-        thread = threading.Thread(target=self._fetch, args=[self._url], name="heartbeat", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        self._attempts.append(_Attempt(self._url, now_s, self._ended))
 
-    def _fetch(self, url: str) -> None:
+    def _ended(self, reached: bool) -> None:
+        self._reached = reached
+
+
+class _Attempt:
+    """One request, in a thread of its own."""
+
+    def __init__(self, url: str, begun_s: float, ended: Callable[[bool], None]) -> None:
+        self.begun_s = begun_s
+        self._url = url
+        self._ended = ended
+        self._connections: list[HTTPConnection] = []
+        self._is_cut = False
+        self._thread = threading.Thread(target=self._fetch, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def cut(self) -> None:
+        """Break off: who waits for an answer sees the end of it, and half an answer is none."""
+        self._is_cut = True
+        for connection in list(self._connections):
+            with suppress(OSError, AttributeError):  # not open yet, or closed meanwhile
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def _fetch(self) -> None:
         # 7 MiB that only a daemon with a heartbeat needs
         import http.client
         import urllib.request
@@ -52,7 +92,26 @@ class Heartbeat:
         reached = False
         # whatever is wrong with the URL or behind it, the next beat tries again
         with suppress(OSError, ValueError, http.client.HTTPException):
-            request = urllib.request.Request(url, headers={"User-Agent": "kvlogd"})  # noqa: S310 - checked before
-            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:  # noqa: S310
+            request = urllib.request.Request(self._url, headers={"User-Agent": "kvlogd"})  # noqa: S310 - checked before
+            with self._opener().open(request, timeout=PATIENCE_S) as answer:
                 reached = answer.status < 400
-        self._reached = reached
+        self._ended(reached and not self._is_cut)
+
+    def _opener(self) -> "OpenerDirector":
+        """Return what opens URLs as usual, and lets us know its connections."""
+        import http.client
+        from urllib.request import HTTPHandler, HTTPSHandler, build_opener
+
+        def known(kind: "type[HTTPConnection]", *args: Any, **options: Any) -> "HTTPConnection":
+            self._connections.append(kind(*args, **options))
+            return self._connections[-1]
+
+        class Plain(HTTPHandler):
+            def http_open(self, req: Any) -> Any:
+                return self.do_open(lambda *a, **o: known(http.client.HTTPConnection, *a, **o), req)
+
+        class Secure(HTTPSHandler):
+            def https_open(self, req: Any) -> Any:
+                return self.do_open(lambda *a, **o: known(http.client.HTTPSConnection, *a, **o), req)
+
+        return build_opener(Plain, Secure)

@@ -13,6 +13,7 @@ from kvlogd.voice import Level, Voice
 
 LATE_S = 600.0
 """What happened so long ago, in a backlog, is told with its time."""
+_MISSING = {"gpu": "no GPU is read", "host": "no server's memory is read"}
 _LEVELS = {Severity.CRITICAL: Level.ERROR, Severity.WARNING: Level.WARNING, Severity.INFO: Level.NOTICE}
 
 
@@ -46,10 +47,13 @@ class Herald:
 
     def idle(self, found: Iterable[tuple[str, str]]) -> None:
         """Tell once which rules have had nothing to judge for a day."""
-        for rule, scope in set(found) - self._idle:
-            what = "has had nothing to judge for a day: what it looks at is not in this log, so it cannot fire"
-            self._voice.say(Level.NOTICE, f"{rule} {label_text(scope)}: {what}")
-        self._idle |= set(found)
+        now = set(found)
+        for rule, scope in sorted(now - self._idle):
+            what = _MISSING.get(scope, "what it looks at is not in this log")
+            told = f"has had nothing to judge for a day: {what}, so it cannot fire"
+            self._voice.say(Level.NOTICE, f"{rule} {label_text(scope)}: {told}")
+        # a GPU that came and went again is news
+        self._idle = {one for one in self._idle if one[1] not in _MISSING} | now
 
 
 def _told(event: AlertEvent) -> tuple[Level, str]:

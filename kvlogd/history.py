@@ -11,7 +11,7 @@ from typing import Any
 
 from kvlogd import alerting, bookkeeping, rows, statements, telemetry
 from kvlogd.alerts import Standing
-from kvlogd.model import AlertEvent, Engine, Event, Gap, Run, Scrape, Sight, Stats
+from kvlogd.model import AlertEvent, Engine, Event, Gap, MemorySight, Run, Scrape, Sight, Stats
 from kvlogd.outbox import Case, Notice, NoticeState, Silence
 from kvlogd.reading import Gpu, GpuSample, HostSample
 from kvlogd.rows import Memory, Position
@@ -25,13 +25,24 @@ _SIGHTS = """WITH cell AS (
 )
 SELECT epoch(low_ts) AS t, low, running, waiting FROM cell
 UNION SELECT epoch(high_ts), high, running, waiting FROM cell ORDER BY t"""
-_STARTS = """SELECT epoch(started) FROM runs JOIN engines USING (engine_id)
-WHERE label = ? AND number > 1 AND started BETWEEN to_timestamp(?::DOUBLE) AND to_timestamp(?::DOUBLE)
-ORDER BY started"""
-_DEVICES = """SELECT min(memory_used_mib) AS low, max(memory_used_mib) AS high, max(memory_total_mib)
-FROM gpu_samples WHERE ts BETWEEN to_timestamp(?::DOUBLE) AND to_timestamp(?::DOUBLE)
-  AND memory_used_mib IS NOT NULL AND memory_total_mib IS NOT NULL
-GROUP BY gpu ORDER BY high - low DESC, high DESC LIMIT 1"""
+_MINE = """SELECT engine_id FROM engines WHERE $1 IN (label, source)
+  UNION SELECT engine_id FROM gpu_processes WHERE 'gpu/' || gpu = $1 AND engine_id IS NOT NULL"""
+_STARTS = f"""SELECT DISTINCT epoch(started) AS t FROM runs
+WHERE number > 1 AND started BETWEEN to_timestamp($2::DOUBLE) AND to_timestamp($3::DOUBLE) AND engine_id IN ({_MINE})
+ORDER BY t"""  # noqa: S608
+_MEMORY_SIGHTS = f"""WITH mine AS ({_MINE}), reading AS (
+  SELECT ts, memory_used_mib AS used, memory_total_mib AS most FROM gpu_samples WHERE 'gpu/' || gpu = $1
+  UNION ALL SELECT ts, rss_mib, limit_mib FROM host_samples WHERE coalesce(source, 'host') = $1
+), held AS (
+  SELECT floor((epoch(ts) - $2) / $4) AS cell, max(used) AS used, max(most) AS most FROM reading
+  WHERE ts BETWEEN to_timestamp($2::DOUBLE) AND to_timestamp($3::DOUBLE) GROUP BY cell
+), pool AS (
+  SELECT floor((epoch(ts) - $2) / $4) AS cell, avg(kv_usage) AS usage FROM samples
+  WHERE ts BETWEEN to_timestamp($2::DOUBLE) AND to_timestamp($3::DOUBLE) AND isfinite(kv_usage)
+    AND (engine_id IN (FROM mine) OR NOT EXISTS (FROM mine)) GROUP BY cell
+)
+SELECT least($3, $2 + (cell + 0.5) * $4) AS t, used, most, usage FROM held FULL JOIN pool USING (cell)
+ORDER BY t"""  # noqa: S608
 
 
 class History:
@@ -129,9 +140,16 @@ class History:
         found = self.read(_SIGHTS, [label, start_s, end_s, cells])
         return [Sight(*row) for row in found]
 
-    def starts(self, label: str, start_s: float, end_s: float) -> list[float]:
-        """Return when lives of an engine began in a time, but for its first life."""
-        return [at_s for (at_s,) in self.read(_STARTS, [label, start_s, end_s])]
+    def memory_sights(self, scope: str, start_s: float, end_s: float, cell_s: float) -> list[MemorySight]:
+        """Return the memory of a GPU or a server in a time cut into cells: the most in each.
+
+        Beside it stands the mean usage of its engines; of all engines where none is known to be its.
+        """
+        return [MemorySight(*row) for row in self.read(_MEMORY_SIGHTS, [scope, start_s, end_s, cell_s])]
+
+    def starts(self, scope: str, start_s: float, end_s: float) -> list[float]:
+        """Return when lives of an engine, or of the engines of a server or GPU, began in a time, but for the first."""
+        return [at_s for (at_s,) in self.read(_STARTS, [scope, start_s, end_s])]
 
     def scrapes_of(self, run_id: int, since_s: float | None = None) -> Iterator[Scrape]:
         """Yield what /metrics told of one run, from `since_s` on, oldest first."""
@@ -165,19 +183,23 @@ class History:
         ]
         return heapq.merge(*feeds, key=lambda sample: sample.ts_s)
 
-    def device_memory(self, label: str, since_s: float, until_s: float) -> tuple[float, float, float] | None:
-        """Return the least and the most device memory in use beside an engine, and how much there is, in MiB.
+    def device_memory(self, scope: str, since_s: float, until_s: float) -> tuple[float, float, float] | None:
+        """Return the least and the most memory in use of a GPU, or beside an engine or a server, and how much there is.
 
-        Of the GPU of it that changed most; of all GPUs where none is known to be its; None where nothing was read.
+        In MiB. Of several GPUs the one that changed most; of all GPUs where none is known to be its; None where
+        nothing was read.
         """
-        sql = """WITH mine AS (
-  SELECT DISTINCT gpu FROM gpu_processes JOIN engines USING (engine_id) WHERE label = ?
+        sql = """WITH reading AS (
+  FROM gpu_samples WHERE ts BETWEEN to_timestamp($2::DOUBLE) AND to_timestamp($3::DOUBLE)
+    AND memory_total_mib IS NOT NULL AND memory_used_mib IS NOT NULL
+), mine AS (
+  SELECT gpu FROM gpu_processes JOIN engines USING (engine_id) WHERE $1 IN (label, engines.source)
+  UNION SELECT gpu FROM reading WHERE 'gpu/' || gpu = $1
 )
-SELECT min(memory_used_mib) AS low, max(memory_used_mib) AS high, max(memory_total_mib) FROM gpu_samples
-WHERE ts BETWEEN to_timestamp(?::DOUBLE) AND to_timestamp(?::DOUBLE) AND memory_total_mib IS NOT NULL
-  AND memory_used_mib IS NOT NULL AND (gpu IN (FROM mine) OR NOT EXISTS (FROM mine))
+SELECT min(memory_used_mib) AS low, max(memory_used_mib) AS high, max(memory_total_mib) FROM reading
+WHERE gpu IN (FROM mine) OR NOT EXISTS (FROM mine)
 GROUP BY gpu ORDER BY high - low DESC, gpu LIMIT 1"""
-        found = self.read(sql, [label, since_s, until_s])
+        found = self.read(sql, [scope, since_s, until_s])
         return (float(found[0][0]), float(found[0][1]), float(found[0][2])) if found else None
 
     def newest_s(self) -> float | None:

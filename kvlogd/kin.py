@@ -90,6 +90,10 @@ class Kin:
             samples.append(HostSample(ts_s, tree.writer.source, rss_mib, *facts))
         return samples
 
+    def has_ended(self, pid: int) -> bool:
+        """Return whether a process that was one of vLLM is none any more."""
+        return not self._procfs.is_vllm(pid)
+
     def name(self, pid: int) -> str | None:
         """Return the name of a process's executable."""
         return self._procfs.name(pid)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kvlogd import notice
 from kvlogd.layout import Chart, Code, Facts, Part, Steps, Words, as_html, as_text, one_line, shortened
-from kvlogd.model import AlertEvent, AlertState, Letter, NoticeKind, Panel, Per, Run, Severity
+from kvlogd.model import AlertEvent, AlertState, Letter, NoticeKind, Occupancy, Panel, Per, Run, Severity
 from kvlogd.panel import spark
 from kvlogd.proof import sql_for
 from kvlogd.quantity import about_text, duration_text, share_text
@@ -20,6 +20,7 @@ from kvlogd.rules import Rule
 
 MOST_SUBJECT, MOST_SCOPE = 150, 48
 MOST_LISTED, MOST_BOUTS, MOST_SILENCES = 8, 6, 3
+MOST_TYPED = 200
 FLAT_SHARE = 0.005
 """Device memory that moves by less of its total counts as flat."""
 DAY_S = 86400.0
@@ -27,9 +28,10 @@ _LOUD = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 _ENDINGS = {
     "cleared": "it is not found any more",
     "restart": "the engine restarted: that ends it, its cause may still be there",
+    "server ended": "the server's processes have ended: that ends it, its cause may still be there",
     "rule removed": "its rule was removed",
     "rule changed": "its rule was changed",
-    "source removed": "its log is not read any more",
+    "source removed": "what it is about is not there any more, or not read",
 }
 _NOUNS = {Per.ENGINE: "engine", Per.SOURCE: "log", Per.GPU: "GPU", Per.HOST: "server"}
 _SAID = {
@@ -327,8 +329,27 @@ def _drawing(panel: Panel) -> Part:
     start, end = clock_time(panel.ts_s[0]).removesuffix(" UTC"), clock_time(panel.ts_s[-1])
     known = [share for share in panel.free_share if share is not None]
     ends = f"{share_text(known[0])} to {share_text(known[-1])}" if known else "unknown"
+    if panel.memory is not None:
+        return _memory_drawing(panel, panel.memory, f"{start} to {end}", ends)
     title = f"Free blocks, {start} to {end}: {ends}; bars from {100 * line.bottom:.0f} to {100 * line.top:.0f} %"
     return Chart(title, (line.bars, *((line.marks,) if line.marks else ())))
+
+
+def _typed(scope: str) -> str:
+    """Return a scope as a silence may name it: what is not printed cannot be typed, and * stands for anything."""
+    text = "".join(letter if letter.isprintable() else "*" for letter in scope)
+    return text if len(text) <= MOST_TYPED else f"{text[:MOST_TYPED]}*"
+
+
+def _memory_drawing(panel: Panel, memory: Occupancy, when: str, free: str) -> Part:
+    line, pool = spark(panel), spark(panel._replace(memory=None))
+    used = [gib for gib in memory.used_gib if gib is not None]
+    what = "Device memory" if memory.is_device else "Memory of the server"
+    of = "" if memory.limit_gib is None else f" of {memory.limit_gib:.0f}"
+    scale = f"bars from {line.bottom:.1f} to {line.top:.1f} GiB"
+    title = f"{what}, {when}: {used[0]:.1f} to {used[-1]:.1f}{of} GiB; {scale}"
+    beside = (f"{pool.bars} free KV-cache blocks beside it: {free}",) if free != "unknown" else ()
+    return Chart(title, (line.bars, *((line.marks,) if line.marks else ()), *beside))
 
 
 def _commands(items: Sequence[Item], rule: Rule | None, is_replay: bool) -> list[Part]:
@@ -337,7 +358,7 @@ def _commands(items: Sequence[Item], rule: Rule | None, is_replay: bool) -> list
     if is_replay:
         return [sql]
     firing = [item.event.key for item in items if _fires(item)]
-    places = [f"{key.rule}@{one_line(key.scope)}" for key in firing]
+    places = [f"{key.rule}@{_typed(key.scope)}" for key in firing]
     if len(places) > MOST_SILENCES and len({key.rule for key in firing}) == 1:
         places = [firing[0].rule]  # on all engines
     silences = [f"kvlogd silence {quote(place)} 2h" for place in places[:MOST_SILENCES]]

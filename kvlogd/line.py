@@ -49,12 +49,12 @@ class Line:
         """Return a channel as it stood when its waiting notices were last tried; `was_bad` where others know of it."""
         line = cls(burst)
         for notice in waiting:
-            if notice.fault is not None and notice.attempts > line.failures:
-                line.failures, line.fault, line.status = notice.attempts, notice.fault, notice.status
+            if notice.fault is not None and notice.failed > line.failures:
+                line.failures, line.fault, line.status = notice.failed, notice.fault, notice.status
                 line._rest_until_s = min(notice.due_s, at_s + LONGEST_WAIT_S)
                 line.failing_since_s = min(notice.planned_s, at_s)
         if line.fault in _LASTING:
-            # attempts that a kill ended are counted too: one more refusal must show that it is out of order
+            # not all of them need have been refusals: one more must show that it is out of order
             line._refusals = min(line.failures, BAD_AFTER - 1)
         line.is_bad = line.is_bad or (was_bad and line.fault is not None)
         return line

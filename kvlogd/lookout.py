@@ -12,13 +12,23 @@ from kvlogd.config import Enabled
 from kvlogd.errors import KvlogdError
 from kvlogd.gpus import MENDS, Found, Gpus, News
 from kvlogd.kin import Kin, Writer
-from kvlogd.model import Judgement, Per
+from kvlogd.model import AlertState, Judgement, Per
 from kvlogd.pipeline import Pipeline
 from kvlogd.procfs import ProcFs
 from kvlogd.quantity import duration_text
-from kvlogd.reading import GPU_SOURCE, HOST_SOURCE, DriverFault, Gpu, GpuProcess, GpuSample, GpuState, HostSample
+from kvlogd.reading import (
+    GPU_SOURCE,
+    HOST,
+    HOST_SOURCE,
+    DriverFault,
+    Gpu,
+    GpuProcess,
+    GpuSample,
+    GpuState,
+    HostSample,
+)
 from kvlogd.rows import Batch
-from kvlogd.rules import Rule
+from kvlogd.rules import Rule, shipped_folder
 from kvlogd.setup import Setup
 from kvlogd.sideline import REMEMBERS_S, Sideline, gpu_scope
 from kvlogd.status import GpuStatus, RuleState, RuleStatus
@@ -27,11 +37,19 @@ from kvlogd.voice import Level, Voice
 BEHIND_S = 15.0
 """Rules look at the time so long ago: by then what was read of it has come."""
 EXPECTED_S = 86_400.0
-"""A GPU that was read within this time before a start is expected to be there."""
+"""A GPU that the driver does not list and that was not read for so long was taken out: it is expected no more."""
 AGAIN_S = 600.0
 """How often what does not change is written all the same."""
+CHECK_S = 30.0
+"""How often it is looked for what is gone for good."""
+IDLE_S = 86_400.0
+"""A rule that has had nothing to look at for so long is told of."""
 LEAST_CHANGE_MIB = 64.0
 MOST_RELEASE_S = 86_400.0
+
+
+MISSING = frozenset({GpuState.ABSENT, GpuState.UNKNOWN})
+"""States of a GPU that may be gone for good; of any other the driver still speaks."""
 
 
 class Past(Protocol):
@@ -60,7 +78,12 @@ class Lookout:
         self._gpus: Gpus | None = None
         self._sideline: Sideline | None = None
         self._now_s = 0.0
-        self._looked_s = float("-inf")
+        self._looked_s = self._checked_s = float("-inf")
+        self._sourced_s: dict[Per, float] = {}
+        """When GPUs, and servers, were looked at last, or it was begun to look for them."""
+        self._met: set[Per] = set()
+        self._work: dict[int, float] = {}
+        """How busy the busiest GPU of an engine was, by engine_id, until the engine has been told."""
         self._fault: DriverFault | None = None
         self._noted: set[str] = set()
         self._holders: dict[str, str] = {}
@@ -78,19 +101,21 @@ class Lookout:
 
     def begin(self, store: Past, wall_s: float) -> None:
         """Stand where the store says. Raises StoreError."""
-        known = [gpu for gpu in store.gpus() if gpu.seen_s >= wall_s - EXPECTED_S]
         standings = [one for one in store.standings() if one.source in (GPU_SOURCE, HOST_SOURCE)]
+        alarming = {one.key.scope for one in standings}
+        known = [g for g in store.gpus() if g.seen_s >= wall_s - EXPECTED_S or gpu_scope(g.gpu) in alarming]
         sideline = Sideline(self._rules)
         sideline.recall(store.readings(wall_s - REMEMBERS_S), standings)
-        watches_gpus = self._config.gpu.enabled is not Enabled.NO
-        kept = {gpu_scope(gpu.gpu) for gpu in known} if watches_gpus else set()
-        gone = {one.key.scope for one in standings if one.source == GPU_SOURCE} - kept
-        if self._config.host.enabled is Enabled.NO:
-            gone |= {one.key.scope for one in standings if one.source == HOST_SOURCE}
+        if self._config.gpu.enabled is Enabled.NO:
+            sideline.forget(sideline.scopes(GPU_SOURCE), wall_s)
+        else:
+            sideline.forget(sideline.scopes(GPU_SOURCE) - {gpu_scope(gpu.gpu) for gpu in known}, wall_s)
+            self._gpus = self._gpus or Gpus(self._config.gpu.every, known)
+        is_off = self._config.host.enabled is Enabled.NO
+        # of what was not read for days nobody knows whether it is the same server
+        gone = sideline.scopes(HOST_SOURCE) if is_off else sideline.scopes(HOST_SOURCE) & sideline.unmet()
         sideline.forget(gone, wall_s)
         self._sideline = sideline
-        if self._gpus is None and watches_gpus:
-            self._gpus = Gpus(self._config.gpu.every, known)
 
     def forget(self) -> None:
         """Throw away what is not stored."""
@@ -117,12 +142,35 @@ class Lookout:
             if news.found and now_s - self._looked_s >= self._config.gpu.every / 2:
                 self._look(now_s, pipelines)
             samples += [self._taken(found) for found in news.found]
+            self._show_work(pipelines)
         self._sideline.take(samples)
+        if now_s - self._checked_s >= CHECK_S:
+            self._checked_s = now_s
+            self._end_what_is_gone(self._sideline, wall_s, {pipeline.source for pipeline in pipelines})
         self._sideline.advance(wall_s - BEHIND_S)
         self._add(
             gpu_samples=[sample for sample in samples if isinstance(sample, GpuSample)],
             host_samples=[sample for sample in samples if isinstance(sample, HostSample)],
         )
+
+    def _end_what_is_gone(self, sideline: Sideline, wall_s: float, logs: set[str]) -> None:
+        """End the alerts about GPUs that were taken out, servers that have ended, and logs that are read no more."""
+        listed = {} if self._gpus is None else self._gpus.gpus
+        missing = [gpu for gpu in listed.values() if gpu.state in MISSING and wall_s - gpu.seen_s >= EXPECTED_S]
+        absent = [gpu.gpu for gpu in missing if gpu.state == GpuState.ABSENT]
+        for gpu in absent:
+            self._voice.forget(_place(listed[gpu]))
+            self._voice.say(Level.NOTICE, f"{_place(listed[gpu])}: not listed for a day: expected no more")
+        if self._gpus is not None:
+            self._gpus.drop(absent)
+        gone = {gpu_scope(gpu.gpu) for gpu in missing} & sideline.scopes(GPU_SOURCE)
+        gone |= sideline.scopes(HOST_SOURCE) - logs - {HOST}
+        sideline.forget(gone, wall_s)
+        sideline.end([log for log, pid in sideline.roots().items() if self._kin.has_ended(pid)], wall_s)
+
+    def has_news(self) -> bool:
+        """Tell whether an alert waits to be stored."""
+        return self._sideline is not None and self._sideline.has_news()
 
     def joined(self, batch: Batch) -> Batch:
         """Return a batch with what came since the last one."""
@@ -175,12 +223,39 @@ class Lookout:
         """Yield each rule at work with its scope, its last word and its alert."""
         return iter(()) if self._sideline is None else self._sideline.at_work()
 
+    def firing(self) -> int:
+        """Return how many alerts fire."""
+        standings = [standing for _, _, _, standing in self.at_work() if standing is not None]
+        return sum(standing.state is AlertState.FIRING for standing in standings)
+
     def without_source(self) -> Iterator[RuleStatus]:
         """Yield the rules that have no GPU, or no server's memory, to look at."""
         scopes = {rule.per for rule, _, _, _ in self.at_work()}
         for rule in self._rules:
             if rule.per in (Per.GPU, Per.HOST) and rule.per not in scopes:
                 yield RuleStatus(rule.id, rule.per.value, RuleState.NO_SOURCE, rule.severity)
+
+    def without_evidence(self) -> list[tuple[str, str]]:
+        """Return the rules, each with `gpu` or `host`, that have had none to look at for a day, where that is odd.
+
+        A host without GPUs is in order, and so is to switch them off: then only rules of a user's own are named.
+        """
+        scopes = {rule.per for rule, _, _, _ in self.at_work()}
+        for per in (Per.GPU, Per.HOST):
+            if per in scopes:
+                self._met.add(per)
+            if per in scopes or per not in self._sourced_s:
+                self._sourced_s[per] = self._now_s
+        missing = {per for per, since_s in self._sourced_s.items() if self._now_s - since_s >= IDLE_S}
+        wanted = {Per.GPU: self._config.gpu.enabled, Per.HOST: self._config.host.enabled}
+        odd = {
+            per for per in missing if wanted[per] is Enabled.YES or (wanted[per] is Enabled.AUTO and per in self._met)
+        }
+        return [
+            (rule.id, rule.per.value)
+            for rule in self._rules
+            if rule.per in missing and (rule.per in odd or rule.path.parent != shipped_folder())
+        ]
 
     # --- what is read
 
@@ -202,6 +277,8 @@ class Lookout:
                 other_pid=None if largest is None else largest.pid,
             )
         self._last[sample.gpu] = sample
+        for engine_id in {one.engine_id for one in processes if one.engine_id is not None and sample.util is not None}:
+            self._work[engine_id] = max(sample.util or 0.0, self._work.get(engine_id, 0.0))
         self._holders[sample.gpu] = ", ".join(map(_holder, processes))
         at_s, gpu, old = self._written.get(sample.gpu, (float("-inf"), None, ()))
         is_due = not 0 <= sample.ts_s - at_s < AGAIN_S
@@ -211,6 +288,15 @@ class Lookout:
             self._written[sample.gpu] = sample.ts_s, found.gpu, processes
             self._add(gpus=[found.gpu], gpu_processes=processes if is_due or has_moved else ())
         return sample
+
+    def _show_work(self, pipelines: Iterable[Pipeline]) -> None:
+        """Let the rules about engines see how busy their GPUs were."""
+        work, self._work = self._work, {}
+        for pipeline in pipelines if work else ():
+            for track in pipeline.tracks():
+                util = work.get(track.life.engine.engine_id)
+                if util is not None and pipeline.now_s is not None:
+                    track.window.eyes.work.observe(pipeline.now_s, util)
 
     def _owned(self, found: Found) -> tuple[GpuProcess, ...]:
         rows = []
@@ -240,12 +326,16 @@ class Lookout:
                 self._noted.add(field)
                 self._voice.say(Level.INFO, f"gpu: {field} cannot be read (NVML error {error}): it stays unknown")
         for found in news.found:
-            where = f"gpu {found.gpu.gpu if found.gpu.device_index is None else found.gpu.device_index}"
+            where = _place(found.gpu)
             if found.gpu.state in (GpuState.OK, GpuState.RELEASED):
                 self._voice.relent(where)
             elif found.gpu.state != GpuState.UNKNOWN:  # that is a fault of the driver, which is told already
                 what = f"{found.gpu.state}: see dmesg for Xid, and nvidia-smi -q -i {found.gpu.gpu}"
                 self._voice.complain(where, what, now_s, wall_s)
+
+
+def _place(gpu: Gpu) -> str:
+    return f"gpu {gpu.gpu if gpu.device_index is None else gpu.device_index}"
 
 
 def _writers(pipeline: Pipeline, root_of: Callable[[str], int | None] | None) -> Iterator[Writer]:

@@ -34,7 +34,9 @@ _HOMES = {
         "ladder",
         "model",
         "pace",
+        "tally",
         "track",
+        "work",
     )
 } | {"kvlogd.pipeline", "kvlogd.window"}
 """Modules of plain state. None that opens, runs or writes anything may stand here."""
@@ -96,7 +98,7 @@ def code(rules: Iterable[Rule]) -> str:
     """Return a name for this kvlogd with these rules: state that another one wrote may mean something else."""
     digest = hashlib.blake2b(_program(), digest_size=16)
     for rule in rules:
-        digest.update(repr(rule._replace(path=Path())).encode())
+        digest.update(repr(rule._replace(path=Path(), notify=(), tags=())).encode())
     return digest.hexdigest()
 
 

@@ -285,8 +285,8 @@ class AlertEvent(NamedTuple):
     value: float | None
     evidence: Mapping[str, float]
     reason: str = ""
-    """Why it resolved: `cleared`, `restart`, `rule removed`, `rule changed`, `source removed`; `the log went on` where
-    a replay takes back what it told at the end of a log that has grown."""
+    """Why it resolved: `cleared`, `restart`, `server ended`, `rule removed`, `rule changed`, `source removed`; `the log
+    went on` where a replay takes back what it told at the end of a log that has grown."""
 
 
 class NoticeKind(StrEnum):
@@ -327,10 +327,29 @@ class Sight(NamedTuple):
     waiting: float | None
 
 
+class MemorySight(NamedTuple):
+    """The memory of a GPU or a server in one part of a time, and the usage of the pools beside it."""
+
+    at_s: float
+    used_mib: float | None
+    limit_mib: float | None
+    usage: float | None
+
+
+class Occupancy(NamedTuple):
+    """The memory that a chart shows in the place of the load."""
+
+    used_gib: tuple[float | None, ...]
+    limit_gib: float | None
+    is_device: bool
+    """A GPU's; else a server's."""
+
+
 class Panel(NamedTuple):
     """What a chart of one engine shows, on one time axis. All series are as long as `ts_s`; None is a hole."""
 
     engine: str
+    """Or the GPU or server that the alert is about."""
     ts_s: tuple[float, ...]
     free_share: tuple[float | None, ...]
     running: tuple[float | None, ...]
@@ -340,11 +359,13 @@ class Panel(NamedTuple):
     firing_s: float
     restarts_s: tuple[float, ...] = ()
     trend: tuple[tuple[float, float], tuple[float, float]] | None = None
-    """Two points (time, free share) of the line that was fitted."""
+    """Two points (time, free share or GiB) of the line that was fitted."""
     full_s: float | None = None
-    """When the pool will be full, as the finding says."""
+    """When the pool, or the memory, will be full, as the finding says."""
     over_s: float | None = None
     """When the alert ended."""
+    memory: Occupancy | None = None
+    """Set where the alert is about memory: then `trend` and `full_s` are, too."""
 
 
 class Fault(StrEnum):

@@ -28,6 +28,13 @@ EVIDENCE = {
     "blocks_lost": ("blocks lost", "count"),
     "tokens_held": ("tokens held by nobody", "count"),
     "blocks_held": ("blocks held by nobody", "count"),
+    "requests_ended": ("requests that ended meanwhile", "count"),
+    "requests_given_up": ("of them given up by their clients", "count"),
+    "blocks_per_request": ("blocks lost for each request that ended", "number"),
+    "tokens_per_request": ("tokens lost for each request that ended", "number"),
+    "blocks_per_given_up": ("blocks lost for each that was given up", "number"),
+    "tokens_per_given_up": ("tokens lost for each that was given up", "number"),
+    "given_up_error": ("give or take", "share"),
     "token_s": ("a token of one request takes", "time"),
     "token_before_s": ("and took at no less load before", "time"),
     "slower": ("longer by", "share"),
@@ -39,6 +46,7 @@ EVIDENCE = {
     "next_in_s": ("until the next restart is due", "duration"),
     "silent_s": ("time since the last stats record", "duration"),
     "generation_tps": ("tokens generated a second", "count"),
+    "gpu_work": ("share of that time in which its GPU computed", "share"),
     "frozen_for": ("records repeat bit by bit since", "duration"),
     "blind_for": ("no stats record for", "duration"),
     "log_stopped_for": ("/metrics counts tokens, the log has no record of them for", "duration"),
@@ -90,6 +98,7 @@ EVIDENCE = {
 """Evidence that is shown, in this order: its words and its unit."""
 
 
+NO_WORK = 0.05
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -152,7 +161,10 @@ def _residue(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
 def _stall(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
     work = f"{evidence['running']:.0f} running and {evidence['waiting']:.0f} waiting"
     moves = "hardly anything moves" if evidence.get("generation_tps") else "nothing moves"
-    return f"{moves} with {work}, last record {duration_text(evidence['silent_s'])} ago"
+    computed = evidence.get("gpu_work")
+    gpu = "; its GPU is busy: perhaps a very long prefill" if computed is not None else ""
+    gpu = "; its GPU computes nothing" if computed is not None and computed < NO_WORK else gpu
+    return f"{moves} with {work}, last record {duration_text(evidence['silent_s'])} ago{gpu}"
 
 
 def _creep(event: AlertEvent, evidence: Mapping[str, float]) -> str:

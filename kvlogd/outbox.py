@@ -93,6 +93,8 @@ class Notice(NamedTuple):
     """Why it was dropped; our own words."""
     alerts: str = "[]"
     """What it told, or tries to: a JSON list of objects with id, rule, scope and run."""
+    failed: int = 0
+    """How many attempts failed; one that ended with kvlogd itself did not."""
 
 
 class Silence(NamedTuple):

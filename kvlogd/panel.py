@@ -1,4 +1,4 @@
-"""What a chart of one engine shows, made of its samples, and the same in a line of text. Pure.
+"""What a chart of one engine, GPU or server shows, made of what was read, and the same in a line of text. Pure.
 
 Promises few points however long the time is, with the lowest and the highest usage of neighbouring samples among them,
 and holes where nothing was read. The fitted line is the finding's, see `chart.fit_of`.
@@ -11,7 +11,8 @@ from typing import NamedTuple, Protocol
 
 from kvlogd import chart
 from kvlogd.curve import median
-from kvlogd.model import AlertEvent, AlertState, Panel, Sight
+from kvlogd.model import AlertEvent, AlertState, MemorySight, Occupancy, Panel, Sight
+from kvlogd.reading import GPU_SOURCE, HOST_SOURCE
 
 MOST_CELLS = 200
 """Parts that the time is cut into; each gives two points at most."""
@@ -22,6 +23,14 @@ SILENT_STEPS = 3.0
 SPARK_CELLS = 32
 WHOLE_FROM = 0.4
 """Movement of the free share from which on bars show the whole pool."""
+LIMIT_NEAR = 2.0
+"""The limit of a memory is shown where it is no further off than so many times what was seen of growth."""
+LEAST_ZOOM = 0.04
+"""Share of the memory there is that a chart shows at least."""
+LEAST_CELL_S = 90.0
+"""Memory is read every half minute or minute: a shorter part of the time would be empty now and then."""
+MIB_A_GIB = 1024.0
+_CLOCK = "own_clock_mhz"
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -31,8 +40,11 @@ class Seen(Protocol):
     def sights(self, label: str, start_s: float, end_s: float, cells: int) -> list[Sight]:
         """Return what was seen of an engine, two moments in each part of the time at most."""
 
-    def starts(self, label: str, start_s: float, end_s: float) -> list[float]:
-        """Return when the engine's lives began in that time, but for its first."""
+    def memory_sights(self, scope: str, start_s: float, end_s: float, cell_s: float) -> list[MemorySight]:
+        """Return the memory of a GPU or a server in each part of the time, and the usage of the pools beside it."""
+
+    def starts(self, scope: str, start_s: float, end_s: float) -> list[float]:
+        """Return when lives of the engines began in that time, but for the first."""
 
 
 def read_panel(store: Seen, event: AlertEvent, at_s: float, fired_s: float | None = None) -> Panel | None:
@@ -41,6 +53,8 @@ def read_panel(store: Seen, event: AlertEvent, at_s: float, fired_s: float | Non
     `fired_s` is when it fired first, where the event is a later one. Raises StoreError.
     """
     start_s = event.since_s - max(BEFORE_S, BEFORE_SHARE * (at_s - event.since_s))
+    if event.source in (GPU_SOURCE, HOST_SOURCE):
+        return _read_memory(store, event, start_s, at_s, fired_s)
     sights = store.sights(event.key.scope, start_s, at_s, MOST_CELLS)
     if not sights:
         return None
@@ -68,6 +82,55 @@ def drawn(event: AlertEvent, sights: Sequence[Sight], starts_s: Sequence[float],
         event.at_s + full_in_s if fit is not None and math.isfinite(full_in_s) else None,
         event.at_s if is_over else None,
     )
+
+
+def _read_memory(store: Seen, event: AlertEvent, start_s: float, at_s: float, fired_s: float | None) -> Panel | None:
+    if _CLOCK in event.evidence:  # its memory has no part in it
+        return None
+    cell_s = max(LEAST_CELL_S, (at_s - start_s) / MOST_CELLS)
+    sights = store.memory_sights(event.key.scope, start_s, at_s, cell_s)
+    if all(sight.used_mib is None for sight in sights):
+        return None
+    panel = memory_drawn(event, sights, store.starts(event.key.scope, start_s, at_s))
+    return panel if fired_s is None else panel._replace(firing_s=fired_s)
+
+
+def memory_drawn(event: AlertEvent, sights: Sequence[MemorySight], starts_s: Sequence[float]) -> Panel:
+    """Return the panel of the memory of a GPU or a server: it stands above, the free share of the pools below."""
+    known = [sight.limit_mib for sight in sights if sight.limit_mib is not None]
+    is_over = event.state is AlertState.RESOLVED
+    trend = None if is_over else _memory_trend(event)
+    full_in_s = event.evidence.get("full_in_s", math.inf)
+    nothing: tuple[float | None, ...] = (None,) * len(sights)
+    used_gib = tuple(None if sight.used_mib is None else sight.used_mib / MIB_A_GIB for sight in sights)
+    limit_gib = max(known) / MIB_A_GIB if known else None
+    return Panel(
+        event.key.scope,
+        tuple(sight.at_s for sight in sights),
+        tuple(None if sight.usage is None else min(1.0, max(0.0, 1.0 - sight.usage)) for sight in sights),
+        nothing,
+        nothing,
+        event.since_s,
+        event.at_s,
+        tuple(starts_s),
+        trend,
+        event.at_s + full_in_s if trend is not None and math.isfinite(full_in_s) else None,
+        event.at_s if is_over else None,
+        Occupancy(used_gib, limit_gib, event.source == GPU_SOURCE),
+    )
+
+
+def _memory_trend(event: AlertEvent) -> tuple[tuple[float, float], tuple[float, float]] | None:
+    """Return the line of a finding of growth, from its beginning to the full memory, or to the finding."""
+    facts = event.evidence
+    if not {"grown_mib_per_h", "used_mib", "compared_s"} <= facts.keys():
+        return None
+    per_s = facts["grown_mib_per_h"] / MIB_A_GIB / 3600
+    used_gib, before_s, after_s = facts["used_mib"] / MIB_A_GIB, facts["compared_s"], facts.get("full_in_s", 0.0)
+    if not all(map(math.isfinite, (per_s, used_gib, before_s, after_s))):
+        return None
+    begin = event.at_s - before_s, max(0.0, used_gib - per_s * before_s)
+    return begin, (event.at_s + after_s, used_gib + per_s * after_s)
 
 
 def _with_holes(sights: Sequence[Sight], step_s: float) -> Iterator[Sight]:
@@ -98,31 +161,33 @@ _NONE = chart.Level(0.0, 0.0, 0.0)
 
 
 class Spark(NamedTuple):
-    """A line of bars: the least free share in each part of the time; `·` where nothing was read."""
+    """A line of bars: the least free share, or the most memory, in each part of the time; `·` where none was read."""
 
     bars: str
     marks: str
     """What happened when, to stand below the bars; empty where there is nothing to mark."""
     bottom: float
-    """The free share that the lowest bar stands for."""
+    """The free share, or the GiB, that the lowest bar stands for."""
     top: float
 
 
 def spark(panel: Panel) -> Spark:
-    """Return the free share as a line of text."""
+    """Return the free share as a line of text; of a GPU or a server its memory."""
+    memory = panel.memory
+    series = panel.free_share if memory is None else memory.used_gib
     # where there are few samples, bars without one would look like holes
-    cells = min(SPARK_CELLS, max(8, sum(share is not None for share in panel.free_share) // 3))
+    cells = min(SPARK_CELLS, max(8, sum(value is not None for value in series) // 3))
     start_s, end_s = panel.ts_s[0], panel.ts_s[-1]
     width_s = max(1e-9, (end_s - start_s) / cells)
 
     def cell(at_s: float) -> int:
         return min(cells - 1, max(0, int((at_s - start_s) / width_s)))
 
-    lowest: list[float | None] = [None] * cells
-    for at_s, share in zip(panel.ts_s, panel.free_share, strict=True):
-        if share is not None:
-            known = lowest[cell(at_s)]
-            lowest[cell(at_s)] = share if known is None else min(known, share)
+    worst: list[float | None] = [None] * cells
+    for at_s, value in zip(panel.ts_s, series, strict=True):
+        if value is not None:
+            known = worst[cell(at_s)]
+            worst[cell(at_s)] = value if known is None else (min if memory is None else max)(known, value)
     marks = ["·"] * cells
     for at_s in panel.restarts_s:
         if start_s < at_s <= end_s:
@@ -130,8 +195,9 @@ def spark(panel: Panel) -> Spark:
     if start_s <= panel.firing_s < end_s - width_s:  # at the right edge it says nothing
         marks[cell(panel.firing_s)] = "^"
     legend = [words for mark, words in (("^", "^ alert"), ("R", "R restart")) if mark in marks]
-    bottom, top = _scale([share for share in lowest if share is not None])
-    bars = "".join("·" if share is None else _bar((share - bottom) / (top - bottom)) for share in lowest)
+    seen = [value for value in worst if value is not None]
+    bottom, top = _scale(seen) if memory is None else zoom(seen, memory.limit_gib)
+    bars = "".join("·" if value is None else _bar((value - bottom) / (top - bottom)) for value in worst)
     return Spark(bars, f"{''.join(marks)} {', '.join(legend)}" if legend else "", bottom, top)
 
 
@@ -141,6 +207,19 @@ def _scale(shares: Sequence[float]) -> tuple[float, float]:
         return 0.0, 1.0
     bottom = min(0.9, math.floor(10 * min(shares)) / 10)
     return bottom, max(bottom + 0.1, math.ceil(10 * max(shares)) / 10)
+
+
+def zoom(used_gib: Sequence[float], limit_gib: float | None) -> tuple[float, float]:
+    """Return from where to where memory is shown: around what it was, never so near that what is flat looks steep.
+
+    Up to the limit where that is not far.
+    """
+    low, high = min(used_gib, default=0.0), max(used_gib, default=0.0)
+    if limit_gib is not None and high < limit_gib <= high + LIMIT_NEAR * (high - low):
+        return max(0.0, low - 0.1 * (limit_gib - low)), limit_gib
+    room = max(1.2 * (high - low), LEAST_ZOOM * (limit_gib or high), 0.1)
+    bottom = max(0.0, (low + high - room) / 2)
+    return bottom, bottom + room
 
 
 def _bar(height: float) -> str:

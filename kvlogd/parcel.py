@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from kvlogd.model import Fault, Letter, Outcome, Panel, Severity
+from kvlogd.model import Fault, Letter, Occupancy, Outcome, Panel, Severity
 
 
 class Flaw(StrEnum):
@@ -67,7 +67,8 @@ def _letter(given: list[Any]) -> Letter:
 
 def _panel(given: list[Any]) -> Panel:
     # JSON makes lists of tuples
-    return Panel(*(_tuples(value) for value in given))
+    panel = Panel(*(_tuples(value) for value in given))
+    return panel if panel.memory is None else panel._replace(memory=Occupancy(*panel.memory))
 
 
 def _tuples(value: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Draws the chart of an alert as a PNG: the free share of the pool with the fitted loss, and below it the load.
+"""Draws the chart of an alert as a PNG: the free share of the pool with the fitted loss, and below it the load; of a
+GPU or a server its memory with the fitted growth, and below it the free share of the pools beside it.
 
 The only module that names matplotlib, the extra `charts`; it is loaded when the first picture is drawn, in the child
 that sends it and never in the daemon. Without it there is no picture and `letter` shows a chart of text instead.
@@ -14,8 +15,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from kvlogd.chart import Axis, ticks
-from kvlogd.model import Panel
+from kvlogd.model import Occupancy, Panel
 from kvlogd.notice import label_text
+from kvlogd.panel import zoom
 from kvlogd.quantity import about_text
 
 if TYPE_CHECKING:
@@ -32,7 +34,8 @@ BLUE, GREEN, PURPLE, RED, INK, GREY, PAPER = "#0072B2", "#009E73", "#B0568A", "#
 
 def png(panel: Panel) -> bytes | None:
     """Return the picture; None where matplotlib is not installed, or there is nothing to draw."""
-    if all(share is None for share in panel.free_share):
+    series = panel.free_share if panel.memory is None else panel.memory.used_gib
+    if all(value is None for value in series):
         return None
     if (folder := os.environ.get("CACHE_DIRECTORY")) is not None:
         # a service has no home: without a place to keep it, each child would look for all fonts anew, for seconds
@@ -45,8 +48,13 @@ def png(panel: Panel) -> bytes | None:
     figure = Figure(figsize=SIZE_IN, dpi=DPI, facecolor=PAPER)
     FigureCanvasAgg(figure)
     above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 2], "hspace": 0.32})
-    _draw_free(above, panel)
-    _draw_load(below, panel)
+    if panel.memory is None:
+        _draw_free(above, panel, "free KV-cache blocks, % of the pool")
+        _draw_load(below, panel)
+    else:
+        _draw_memory(above, panel, panel.memory)
+        _draw_free(below, panel, "free KV-cache blocks beside it, %")
+    _draw_fit(above, panel)
     _draw_time(above, below, panel)
     figure.subplots_adjust(left=0.115, right=0.965, top=0.875, bottom=0.095)
     title = label_text(panel.engine)
@@ -68,30 +76,48 @@ def _values(series: Sequence[float | None], factor: float = 1.0) -> list[float]:
     return [math.nan if value is None else factor * value for value in series]
 
 
-def _draw_free(axes: "Axes", panel: Panel) -> None:
+def _draw_free(axes: "Axes", panel: Panel, title: str) -> None:
     x, y = _days(panel.ts_s), _values(panel.free_share, 100)
     axes.fill_between(x, y, 0, color=BLUE, alpha=0.13, linewidth=0)
     axes.plot(x, y, color=BLUE, linewidth=2.2, solid_capstyle="round")
     axes.set_ylim(0, 104)
     axes.set_yticks([0, 50, 100])
-    _title(axes, "free KV-cache blocks, % of the pool", BLUE)
+    _title(axes, title, BLUE)
+
+
+def _draw_memory(axes: "Axes", panel: Panel, memory: Occupancy) -> None:
+    x, y = _days(panel.ts_s), _values(memory.used_gib)
+    bottom, top = zoom([gib for gib in memory.used_gib if gib is not None], memory.limit_gib)
+    axes.fill_between(x, y, bottom, color=PURPLE, alpha=0.13, linewidth=0)
+    axes.plot(x, y, color=PURPLE, linewidth=2.2, solid_capstyle="round")
+    axes.set_ylim(bottom, top)
+    axes.locator_params(axis="y", nbins=4)
+    what = "device memory in use" if memory.is_device else "memory of the server"
+    of = "" if memory.limit_gib is None else f" of {memory.limit_gib:.0f}"
+    _title(axes, f"{what}, GiB{of}", PURPLE)
+
+
+def _draw_fit(axes: "Axes", panel: Panel) -> None:
+    factor = 100 if panel.memory is None else 1
     if panel.trend is not None:
         (start_s, start), (end_s, end) = panel.trend
-        axes.plot(_days([start_s, end_s]), [100 * start, 100 * end], color=INK, linewidth=2, dashes=(4, 2.5))
-        if end_s <= span_of(panel)[1]:
-            axes.plot(_days([end_s]), [100 * end], "o", color=INK, markersize=7, clip_on=False, zorder=5)
+        axes.plot(_days([start_s, end_s]), [factor * start, factor * end], color=INK, linewidth=2, dashes=(4, 2.5))
+        if end_s <= span_of(panel)[1] and panel.memory is None:
+            axes.plot(_days([end_s]), [factor * end], "o", color=INK, markersize=7, clip_on=False, zorder=5)
     if panel.full_s is not None:
         when = datetime.fromtimestamp(panel.full_s, UTC)
         in_text = about_text(panel.full_s - panel.firing_s)
         text = (
             f"full in about {in_text}, {when:%H:%M}" if in_text[-1] != "d" else f"full in about {in_text}, {when:%b %d}"
         )
-        _tell_full(axes, text)
+        _tell_full(axes, text, "left" if panel.memory is None else "right")
 
 
-def _tell_full(axes: "Axes", text: str) -> None:
+def _tell_full(axes: "Axes", text: str, side: str) -> None:
+    """Write where the line is not: what falls leaves room to the left, what rises to the right."""
     box = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 1.5}
-    axes.text(0.015, 0.06, text, transform=axes.transAxes, fontsize=LETTER_PT, color=INK, bbox=box)
+    place = 0.015 if side == "left" else 0.985
+    axes.text(place, 0.06, text, ha=side, transform=axes.transAxes, fontsize=LETTER_PT, color=INK, bbox=box)
 
 
 def _draw_load(axes: "Axes", panel: Panel) -> None:

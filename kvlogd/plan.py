@@ -6,7 +6,7 @@ Promises that no end is told of an alert whose beginning cannot have been; that 
 that `harvest` returns all that a restart must know, to be committed before anything of it is sent.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import NamedTuple
 
@@ -94,7 +94,10 @@ class Changes(NamedTuple):
 
 
 class Plan:
-    """The outbox of all channels. `notify` says which rules go to some channels only; `flying` what is on its way."""
+    """The outbox of all channels. `notify` says which channels are told of a rule, all where it is not named.
+
+    `flying` is what is on its way, `mended` names the channels whose URL was changed: they are tried at once.
+    """
 
     def __init__(
         self,
@@ -103,6 +106,7 @@ class Plan:
         ledger: Ledger,
         at_s: float,
         flying: Iterable[Sending] = (),
+        mended: Collection[str] = (),
     ) -> None:
         self.policies = {policy.name: policy for policy in policies}
         self.silences = list(ledger.silences)
@@ -117,6 +121,8 @@ class Plan:
         self._written: dict[int, Notice] = {}
         self._forget_strangers()
         self._forget_the_future(at_s)
+        for notice in [one for one in self._waiting.values() if one.channel in mended]:
+            self._write(notice._replace(due_s=min(notice.due_s, at_s), fault=None, status=None, failed=0))
         bad = {case.event.key.scope for case in ledger.cases if case.topic is NoticeKind.CHANNEL}
         self.lines = {
             name: Line.restored(policy.burst, self._of(name), at_s, was_bad=name in bad)
@@ -180,13 +186,15 @@ class Plan:
         for key in [key for key in self._cases if is_all and key.topic is topic and key.alert not in stands]:
             self._put(key, None)
         for event in stands.values():
-            for channel in self.policies:
+            # that a rule is of no use is told to whom it would tell, and where that is nobody to all
+            mine = () if topic is NoticeKind.CHANNEL else tuple(self._channels_of(event))
+            for channel in mine or self.policies:
                 key = CaseKey(channel, topic, event.key)
                 if key not in self._cases and (topic is not NoticeKind.CHANNEL or channel != event.key.scope):
                     self._put(key, outbox.opened(channel, topic, event, at_s))
 
     def _channels_of(self, event: AlertEvent) -> Iterator[str]:
-        wanted = self._notify.get(event.key.rule) or self.policies
+        wanted = self._notify.get(event.key.rule, self.policies)
         return (name for name in wanted if name in self.policies)
 
     def shift(self, by_s: float) -> None:
@@ -336,9 +344,10 @@ class Plan:
                 if now is not None:
                     self._put(told.key, outbox.taken(now, told, at_s))
         else:
-            pause_s = max(wait_s(notice.attempts, notice.notice_id), outcome.retry_after_s or 0.0)
+            failed = notice.failed + 1
+            pause_s = max(wait_s(failed, notice.notice_id), outcome.retry_after_s or 0.0)
             due_s = at_s + min(pause_s, BAD_WAIT_S)
-            self._write(notice._replace(due_s=due_s, fault=outcome.fault, status=outcome.status))
+            self._write(notice._replace(due_s=due_s, fault=outcome.fault, status=outcome.status, failed=failed))
         self._report_lines(at_s)
 
     def _report_lines(self, at_s: float) -> None:

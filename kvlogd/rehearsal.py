@@ -1,12 +1,16 @@
 """`kvlogd replay --notify`: sends what a daemon would have sent while the log was written, marked as a replay.
 
-The daemon's own plan decides, at the log's times; messages go out one after the other, as fast as they are taken. A
-channel that does not take one is given no other: a replay has no tomorrow. Nothing of it is stored.
+The daemon's own plan decides, at the log's times; messages go out one after the other, as fast as they are taken. What
+goes on for months is not repeated for months: who reads all of it at once is told that it began, and that it is over or
+how it stands at the end. A channel that does not take one is given no other: a replay has no tomorrow. Nothing of it is
+stored.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from kvlogd import page
@@ -23,9 +27,10 @@ from kvlogd.page import Known
 from kvlogd.plan import GROUP_S, Ledger, Plan, Sending
 from kvlogd.postman import Postman
 from kvlogd.rules import Rule
+from kvlogd.setup import routes
 
 STEP_S = 60.0
-"""How finely the time between two events is gone through, for what is repeated or waited for."""
+"""How finely the time between two events is gone through, for what is waited for."""
 _LOOK_S = 0.5
 UNWRITTEN = Fate(Fault.FAILED)
 
@@ -41,18 +46,20 @@ class Sent(NamedTuple):
 
 
 class Addresses(NamedTuple):
-    """The channels of a config, and their URLs."""
+    """The channels of a config, their URLs, and the tags that it gives to rules."""
 
     channels: Sequence[ChannelConfig]
     urls: Mapping[str, Secret]
+    tags: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 def addresses(config: Path | None) -> Addresses:
     """Return where a replay sends to. Raises ConfigError, also where there is no channel."""
-    channels = load_config(config).channels
-    if not channels:
+    found = load_config(config)
+    if not found.channels:
         raise ConfigError("there are no channels", where="channels", mend="add one: see config/kvlogd.yaml")
-    return Addresses(channels, channel_urls(channels, os.environ))
+    tags = {rule: over.tags for rule, over in found.rules.override.items() if over.tags is not None}
+    return Addresses(found.channels, channel_urls(found.channels, os.environ), tags)
 
 
 def rehearsed(
@@ -76,9 +83,9 @@ def rehearse(
 ) -> Iterator[Sent]:
     """Send what follows from some events in order of time, yielding each message when it is out or refused."""
     by_id = {rule.id: rule for rule in rules}
-    notify = {rule.id: rule.notify for rule in rules}
     begin_s = events[0].at_s if events else until_s
-    plan = Plan(map(policy_of, to.channels), notify, Ledger(), begin_s)
+    tagged = [rule._replace(tags=to.tags.get(rule.id, rule.tags)) for rule in rules]
+    plan = Plan(map(policy_of, to.channels), routes(to.channels, tagged), Ledger(), begin_s)
     with _Counter() as counter:
         for sending, at_s, settle in course(plan, events, until_s):
             channel = sending.notice.channel
@@ -96,11 +103,18 @@ def rehearse(
 def course(
     plan: Plan, events: Sequence[AlertEvent], until_s: float
 ) -> Iterator[tuple[Sending, float, Callable[[Fate], None]]]:
-    """Yield each message that is due between the first event and `until_s`, and what takes in what became of it."""
+    """Yield each message that is due between the first event and `until_s`, and what takes in what became of it.
+
+    What still fires is repeated once, at the end.
+    """
     dead: set[str] = set()
     taken = 0
+    asked = plan.policies
+    plan.policies = {name: policy._replace(repeat_every_s=math.inf) for name, policy in asked.items()}
     for at_s in _moments(events, until_s):
         begun = taken
+        if at_s >= _end_s(events, until_s):
+            plan.policies = asked
         while taken < len(events) and events[taken].at_s <= at_s:
             taken += 1
         plan.see(events[begun:taken], at_s)
@@ -119,15 +133,19 @@ def _moments(events: Sequence[AlertEvent], until_s: float) -> Iterator[float]:
     """Yield the times at which something may be due, each later than the one before."""
     if not events:
         return
-    end_s = max(until_s, events[-1].at_s) + 2 * GROUP_S
+    end_s = _end_s(events, until_s)
     marks = sorted({event.at_s + wait_s for event in events for wait_s in (0.0, GROUP_S)})
     now_s = events[0].at_s
-    for mark_s in [*marks, end_s]:
+    for mark_s in [*marks, end_s, end_s + GROUP_S]:
         while now_s + STEP_S < mark_s:
             now_s += STEP_S
             yield now_s
         now_s = max(now_s, mark_s)
         yield now_s
+
+
+def _end_s(events: Sequence[AlertEvent], until_s: float) -> float:
+    return max(until_s, events[-1].at_s) + 2 * GROUP_S
 
 
 class _Counter:

@@ -178,11 +178,25 @@ def notice_values(notice: Notice) -> tuple[Any, ...]:
 
 def notice(row: Sequence[Any]) -> Notice:
     """Return the record of one row of `notices`, times as Unix seconds."""
-    number, channel, kind, rule, state, *rest = row
-    planned_s, due_s, expires_s, attempts, fault, *told = rest
-    fault = None if fault is None else Fault(fault)
-    times = (planned_s, due_s, expires_s)
-    return Notice(number, channel, NoticeKind(kind), rule, NoticeState(state), *times, attempts, fault, *told)
+    number, channel, kind, rule, state, *times, attempts, fault, status, sent_s, why, told, failed = row
+    planned_s, due_s, expires_s = times
+    return Notice(
+        number,
+        channel,
+        NoticeKind(kind),
+        rule,
+        NoticeState(state),
+        planned_s,
+        due_s,
+        expires_s,
+        attempts,
+        None if fault is None else Fault(fault),
+        status,
+        sent_s,
+        why,
+        told,
+        failed or 0,
+    )
 
 
 def _numbers(numbers: Mapping[str, float]) -> str:

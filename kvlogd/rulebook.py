@@ -44,7 +44,8 @@ _KEYS = """
 | `no_data` | what becomes of an alert while nothing can be judged: `hold` (default), `ok` or `alert` |
 | `why` | why this is a trouble, for who is woken by it |
 | `do` | a list: what to do next, in order |
-| `notify` | names of channels; default: all |
+| `tags` | what channels may choose by: `tags: [gpu]` of a channel |
+| `notify` | names of channels, whatever their tags; default: all that take one of its tags |
 """
 
 
@@ -83,7 +84,8 @@ def _rule(rule: Rule) -> Iterator[str]:
     yield f"{rule.why.strip()}\n\nWhat to do:\n"
     yield from (f"{number}. {step}" for number, step in enumerate(rule.do, 1))
     for_s, keep_s = quantity.duration_text(rule.for_s), quantity.duration_text(rule.keep_firing_for_s)
-    yield f"\nFires after {for_s}, ends after {keep_s} without; without data: {rule.no_data}."
+    tagged = f" Tags: {', '.join(rule.tags)}." if rule.tags else ""
+    yield f"\nFires after {for_s}, ends after {keep_s} without; without data: {rule.no_data}.{tagged}"
     yield f"\n```yaml\n{_condition(text)}```"
 
 

@@ -66,6 +66,8 @@ class Rule(NamedTuple):
     do: tuple[str, ...]
     notify: tuple[str, ...]
     path: Path
+    tags: tuple[str, ...] = ()
+    """What channels may choose by."""
 
     def kinds(self) -> list[str]:
         """Return the kinds of condition that it uses, each once."""
@@ -107,6 +109,7 @@ class _File(BaseModel):
     why: str
     do: list[str]
     notify: list[str] = Field(default_factory=list)
+    tags: list[Slug] = Field(default_factory=list)
 
 
 def shipped_folder() -> Path:
@@ -191,6 +194,7 @@ def _rule(file: _File, when: Condition, unless: tuple[Condition, ...], path: Pat
         tuple(file.do),
         tuple(file.notify),
         path,
+        tuple(file.tags),
     )
 
 

@@ -80,7 +80,10 @@ class Case(_Frozen):
     """The series of other engines of the same server; what is expected is of the first."""
     events: tuple[EventCase, ...] = ()
     gpus: tuple[dict[str, str], ...] = ()
-    """The readings of the GPUs of a host (`lost: 1` is one that is lost); what is expected is of the first."""
+    """The readings of the GPUs of a host (`lost: 1` is one that is lost); what is expected is of the first.
+
+    Beside series they are the GPUs of that engine.
+    """
     host: dict[str, str] | None = None
     """The readings of a server's memory."""
     every: Duration = 30.0
@@ -91,8 +94,9 @@ class Case(_Frozen):
 
     @model_validator(mode="after")
     def _one_input(self) -> "Case":
-        if sum([self.series is not None, self.log is not None, bool(self.gpus), self.host is not None]) != 1:
-            raise ValueError("give one of series, log, gpus and host")
+        are_alone = bool(self.gpus) and self.series is None
+        if sum([self.series is not None, self.log is not None, are_alone, self.host is not None]) != 1:
+            raise ValueError("give one of series, log, gpus and host; gpus may stand beside series")
         for readings, known in ((self.gpus, GpuSample._fields), ((self.host or {},), HostSample._fields)):
             for name, text in [pair for one in readings for pair in one.items()]:
                 if name not in (*known[2:], "lost"):
@@ -141,7 +145,7 @@ def run_file(path: Path, rules: Mapping[str, Rule]) -> Iterator[Result]:
         if case.log is not None and not (path.parent / case.log).exists():
             yield Result(path, rule.id, case.name, (), "its log is not there", "")
             continue
-        if case.gpus or case.host is not None:
+        if case.series is None and (case.gpus or case.host is not None):
             faults = [fault for expect in case.expect for fault in _faults(expect, _run_readings(rule, case), START_S)]
             yield Result(path, rule.id, case.name, faults, "", "")
             continue
@@ -209,12 +213,17 @@ def played(rule: Rule, case: Case, records: Sequence[Stats]) -> Pipeline:
     pipeline.take([Event(START_S - 50, EventKind.KV_TOKENS, 1, None, tokens)])
     others = [Event(START_S + event.at, event.kind, 1) for event in case.events]
     siblings = [one for i, texts in enumerate(case.siblings, 1) for one in records_of(case, texts, i)]
-    lines: list[Stats | Event | Scrape] = [*records, *siblings, *others, *_scrapes(case)]
+    lines: list[Stats | Event | Scrape | GpuSample] = [*records, *siblings, *others, *_scrapes(case)]
+    lines += _busiest(case)
     lines.sort(key=lambda line: line.ts_s or 0.0)
     for line in lines:
         if isinstance(line, Scrape):
             pipeline.advance(line.ts_s)  # a log that is silent has a clock, too
             pipeline.scraped(line)
+        elif isinstance(line, GpuSample):
+            pipeline.advance(line.ts_s)
+            for track in pipeline.tracks():
+                track.window.eyes.work.observe(line.ts_s, line.util or 0.0)
         else:
             pipeline.take([line])
     columns = [*(case.series or {}).values(), *case.metrics.values()]
@@ -243,6 +252,15 @@ def readings_of(case: Case) -> list[GpuSample | HostSample]:
     if case.host is not None:
         feeds.append([HostSample(at_s, None, **row) for at_s, row in _rows(case, case.host)])
     return in_order(*feeds)
+
+
+def _busiest(case: Case) -> list[GpuSample]:
+    """Return the readings of the busiest of an engine's GPUs."""
+    found: dict[float, GpuSample] = {}
+    for one in readings_of(case):
+        if isinstance(one, GpuSample) and one.util is not None:
+            found[one.ts_s] = max(one, found.get(one.ts_s, one), key=lambda sample: sample.util or 0.0)
+    return list(found.values())
 
 
 def _run_readings(rule: Rule, case: Case) -> list[AlertEvent]:

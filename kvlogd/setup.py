@@ -88,7 +88,17 @@ def _changed(rule: Rule, config: Config) -> Rule:
         return rule
     severity = rule.severity if override.severity is None else override.severity
     keep_s = rule.keep_firing_for_s if override.keep_firing_for is None else override.keep_firing_for
-    return rule._replace(severity=severity, keep_firing_for_s=keep_s)
+    tags = rule.tags if override.tags is None else override.tags
+    return rule._replace(severity=severity, keep_firing_for_s=keep_s, tags=tags)
+
+
+def routes(channels: Iterable[ChannelConfig], rules: Iterable[Rule]) -> dict[str, tuple[str, ...]]:
+    """Return which channels are told what a rule finds: those that it names, else those that take one of its tags."""
+    asked = [(channel.name, channel.tags) for channel in channels]
+    return {
+        rule.id: rule.notify or tuple(name for name, tags in asked if tags is None or {*tags} & {*rule.tags})
+        for rule in rules
+    }
 
 
 def _refuse_what_reaches_nobody(config: Config, rules: Sequence[Rule]) -> None:
@@ -107,6 +117,16 @@ def _refuse_what_reaches_nobody(config: Config, rules: Sequence[Rule]) -> None:
         for channel in config.channels
         if not channel.severities
     ]
+    carried = sorted({tag for rule in rules for tag in rule.tags})
+    for channel in config.channels:
+        where = f"channel {channel.name}"
+        if channel.tags == ():
+            faults.append(ConfigError("tags: is empty: nothing would be sent", where=where, mend="name one"))
+        faults += [
+            ConfigError(f"tags: no rule carries {tag}", where=where, mend=nearest(tag, carried))
+            for tag in channel.tags or ()
+            if tag not in carried
+        ]
     if faults:
         raise FaultsError(faults)
 

@@ -57,11 +57,14 @@ class Sideline:
         """As they were harvested last."""
         self._restored: dict[AlertKey, Standing] = {}
         """Alerts of the store whose GPU or server has not been met yet."""
+        self._ended: set[str] = set()
+        """Servers whose processes have ended: there is nothing to judge until others write the same log."""
 
     def take(self, samples: Iterable[GpuSample | HostSample]) -> None:
         """Take in the next readings, in order of time."""
         for sample in samples:
             self._reach(sample.ts_s)
+            self._end_former(sample)
             self._observe(sample)
 
     def recall(self, samples: Iterable[GpuSample | HostSample], standings: Iterable[Standing] = ()) -> None:
@@ -93,6 +96,25 @@ class Sideline:
             if isinstance(watched.window, GpuWindow):
                 watched.window.peers = self.gpus
 
+    def end(self, scopes: Iterable[str], at_s: float) -> None:
+        """End the alerts about servers whose processes have ended; what the kernel killed is still told afterwards."""
+        for scope in scopes:
+            self._ended.add(scope)
+            self._end_alerts(scope, at_s, "server ended")
+
+    def roots(self) -> dict[str, int]:
+        """Return the topmost process of each server that was read, as far as it is not known to have ended."""
+        watched = {scope: one.window.last for scope, one in self._watched.items() if scope not in self._ended}
+        return {
+            scope: last.pid for scope, last in watched.items() if isinstance(last, HostSample) and last.pid is not None
+        }
+
+    def scopes(self, source: str) -> set[str]:
+        """Return what is watched, or has an alert, of the GPUs or of the servers."""
+        per = {GPU_SOURCE: GpuWindow, HOST_SOURCE: HostWindow}[source]
+        found = {scope for scope, one in self._watched.items() if isinstance(one.window, per)}
+        return found | {key.scope for key, one in self._restored.items() if one.source == source}
+
     def root_of(self, log: str) -> int | None:
         """Return the topmost process of the server that writes a log, as it was read last."""
         watched = self._watched.get(log)
@@ -114,8 +136,30 @@ class Sideline:
 
     def at_work(self) -> Iterator[tuple[Rule, str, Judgement, Standing | None]]:
         """Yield each rule at work with its scope, its last word and its alert."""
-        for watched in self._watched.values():
-            yield from watched.bench.at_work()
+        for scope, watched in self._watched.items():
+            if scope not in self._ended:
+                yield from watched.bench.at_work()
+
+    def has_news(self) -> bool:
+        """Tell whether something that people may see waits to be harvested."""
+        return bool(self._alert_events)
+
+    def _end_former(self, sample: GpuSample | HostSample) -> None:
+        """End the alerts about a server in whose place another one runs."""
+        if isinstance(sample, GpuSample):
+            return
+        scope = sample.source or HOST
+        watched = self._watched.get(scope)
+        last = None if watched is None else watched.window.last
+        if isinstance(last, HostSample) and last.pid != sample.pid:
+            self._end_alerts(scope, sample.ts_s, "restart")
+
+    def _end_alerts(self, scope: str, at_s: float, reason: str) -> None:
+        watched = self._watched.get(scope)
+        if watched is not None:
+            for standing in watched.bench.standings():
+                self._alert_events += alerts.end(standing, at_s, reason)
+            watched.bench.restore({})
 
     def _observe(self, sample: GpuSample | HostSample) -> None:
         if isinstance(sample, GpuSample):
@@ -126,6 +170,7 @@ class Sideline:
         watched = self._watched.get(sample.source or HOST) or self._meet_host(sample.source or HOST)
         if isinstance(watched.window, HostWindow):
             watched.window.observe(sample)
+            self._ended.discard(sample.source or HOST)
 
     def _meet_gpu(self, gpu: str) -> Watched:
         window = self.gpus[gpu] = GpuWindow(gpu, self.gpus)
@@ -167,8 +212,9 @@ class Sideline:
         self.now_s = max(to_s, self.now_s)
 
     def _tick(self, at_s: float) -> None:
-        for watched in self._watched.values():
-            self._alert_events += watched.bench.judge(watched.window, at_s)
+        for scope, watched in self._watched.items():
+            if scope not in self._ended:
+                self._alert_events += watched.bench.judge(watched.window, at_s)
 
 
 def in_order(*feeds: Iterable[GpuSample | HostSample]) -> list[GpuSample | HostSample]:

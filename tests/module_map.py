@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "gauge": "quantity reading",
     "fields": "gauge quantity window",
     "kinds": "gauge kinds window",
-    "kinds.*": "window fields course curve ladder pace gauge reading eyes",
+    "kinds.*": "window fields course curve ladder pace gauge reading eyes tally work",
     "yamlfile": "quantity",
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",
@@ -157,14 +157,16 @@ MAY_IMPORT = {
     "advice": "quantity",
     "notifycli": "advice bulletin channel clock config postman quantity",
     "layout": "",
-    "panel": "chart curve",
+    "panel": "chart curve reading",
     "letter": "layout notice panel proof quantity rules",
-    "picture": "chart notice quantity",
+    "picture": "chart notice panel quantity",
     "bulletin": "advice layout letter notice quantity",
-    "rehearsal": "channel clock config dispatch outcome page plan postman rules",
+    "rehearsal": "channel clock config dispatch outcome page plan postman rules setup",
     "exposition": "",
     "interval": "exposition",
-    "eyes": "",
+    "eyes": "tally work",
+    "tally": "",
+    "work": "",
     "harvest": "alerts",
     "track": "engines evaluate window",
     "scrape": "clock exposition interval piece",
@@ -198,7 +200,7 @@ PURE = (
     "sheet checkup manual pace proposal minutes statements days rollup course table telemetry alerting "
     "bookkeeping views reading gauge sideline agenda outbox line plan board parcel advice parcel "
     " layout letter bulletin panel proof   exposition eyes harvest "
-    "interval track"
+    "interval track tally"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}

@@ -2,7 +2,7 @@
 
 import io
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from kvlogd.alerts import Standing
@@ -43,7 +43,19 @@ def standing_of(event: AlertEvent) -> Standing:
     )  # fmt: skip
 
 
-Beside = Callable[[], Iterator[tuple[Rule, str, Judgement, Standing | None]]]
+class Beside:
+    """Who looks at GPUs and hosts: rules at work with their last word, and rules without anything to look at."""
+
+    def __init__(
+        self, words: Iterable[tuple[Rule, str, Judgement]] = (), lacking: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        self.words, self.lacking = list(words), list(lacking)
+
+    def at_work(self) -> Iterator[tuple[Rule, str, Judgement, Standing | None]]:
+        return ((*word, None) for word in self.words)
+
+    def without_evidence(self) -> list[tuple[str, str]]:
+        return self.lacking
 
 
 class Desk:
@@ -55,7 +67,7 @@ class Desk:
         urls: Mapping[str, str],
         *,
         rules: tuple[Rule, ...] = (),
-        beside: Beside = lambda: iter(()),
+        beside: Beside | None = None,
         **more: object,
     ) -> None:
         log = folder / "vllm.log"

@@ -26,11 +26,11 @@ class Answer(NamedTuple):
     status: int = 200
     headers: Mapping[str, str] = {}
     manner: str = "at once"
-    """Or `drip` (a byte now and then), `hang` (nothing, ever), `drop` (hangs up)."""
+    """Or `drip` (a byte now and then), `drip head` (of its head), `hang` (nothing, ever), `drop` (hangs up)."""
 
 
 OK = Answer()
-DRIP, HANG, DROP = (Answer(manner=manner) for manner in ("drip", "hang", "drop"))
+DRIP, DRIP_HEAD, HANG, DROP = (Answer(manner=manner) for manner in ("drip", "drip head", "hang", "drop"))
 
 
 class Request(NamedTuple):
@@ -155,8 +155,8 @@ class _HttpHandler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
         if answer.manner == "hang":
             self.sink.stopped.wait()
-        elif answer.manner == "drip":
-            self._drip()
+        elif answer.manner in ("drip", "drip head"):
+            self._drip(answer)
         elif answer.manner == "at once":
             self._say(answer)
 
@@ -171,10 +171,13 @@ class _HttpHandler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(said)
 
-    def _drip(self) -> None:
+    def _drip(self, answer: Answer) -> None:
         self.send_response(200)
         self.send_header("Content-Length", "100000")
-        self.end_headers()
+        if answer.manner == "drip":
+            self.end_headers()
+        else:
+            self.flush_headers()
         while not self.sink.stopped.wait(DRIP_S):
             self.wfile.write(b"x")
             self.wfile.flush()

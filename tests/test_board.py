@@ -29,7 +29,8 @@ def db(tmp_path: Path) -> Path:
     raised = alert(50, scope="chat/0", reason="severity changed")
     sent = Notice(1, "mail", NoticeKind.FIRING, "kv-leak", NoticeState.SENT, BEGIN_S, BEGIN_S, BEGIN_S)
     told = json.dumps([{"id": ID, **LEAK.key._asdict()}])
-    waits = sent._replace(notice_id=2, channel="slack", state=NoticeState.WAITING, attempts=4, fault=Fault.UNREACHABLE)
+    waits = sent._replace(notice_id=2, channel="slack", state=NoticeState.WAITING, attempts=5, failed=4)
+    waits = waits._replace(fault=Fault.UNREACHABLE)
     with Store.open(path) as store:
         store.commit(
             Batch(

@@ -47,6 +47,12 @@ def test_a_rule_that_sees_nothing(scopes: list[str], subject: str, listed: str) 
     assert listed in found.text
 
 
+def test_a_rule_without_a_gpu_to_look_at_says_where_to_look() -> None:
+    found = bulletin.no_data("gpu-lost", ["gpu"], START_S, host="gpu-07", at_s=START_S + 86400)
+    assert "which GPUs and servers are read" in found.text
+    assert "requests" not in found.text
+
+
 HOSTILE = "x" * 200 + "\r\nBcc: y <script>"
 
 

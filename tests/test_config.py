@@ -104,7 +104,7 @@ def test_what_the_example_shows_behind_a_hash_is_valid_too(tmp_path: Path) -> No
     text = before + "channels:\n" + channel.replace("#  ", "  ").replace("# heartbeat", "heartbeat")
     config = load_config(put(tmp_path, text))
     quiet = QuietConfig.model_validate({"from": "22:00", "to": "07:00"})
-    assert config.channels == (ChannelConfig(name="oncall", credential="oncall", quiet=quiet),)
+    assert config.channels == (ChannelConfig(name="oncall", credential="oncall", quiet=quiet, tags=("leak", "outage")),)
     assert config.heartbeat == HeartbeatConfig(credential="beat")
 
 

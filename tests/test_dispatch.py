@@ -4,23 +4,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kvlogd.alerts import Standing
+from kvlogd.channel import Secret
 from kvlogd.config import ChannelConfig
 from kvlogd.dispatch import BROKEN_S
 from kvlogd.kinds.threshold import Threshold
-from kvlogd.model import Broken, Judgement, NoticeKind
+from kvlogd.model import Broken, NoticeKind
 from kvlogd.outbox import NoticeState
 from kvlogd.rows import Batch
-from kvlogd.rules import Rule
 from tests.course import rule
 from tests.lines import line_of, record
 from tests.outboxes import BEGIN_S, alert
-from tests.paging import Desk, Paged
+from tests.paging import Beside, Desk, Paged
 from tests.sinks import DRIP, HANG, Answer, HttpSink
 
 ROOT = Path(__file__).parent.parent
@@ -60,6 +58,18 @@ def test_the_message_says_what_and_where(tmp_path: Path) -> None:
             assert "over after 1 h" in str(ended["title"])
             [first, _] = desk.notices()
             assert first.alerts.partition('"id":"')[2][:8] in str(began["message"])
+        finally:
+            desk.close()
+
+
+def test_a_channel_with_tags_takes_what_rules_find_that_carry_one_of_them(tmp_path: Path) -> None:
+    mine, other = (rule(tmp_path, id_=name)._replace(tags=(name,)) for name in ("mine", "other"))
+    with HttpSink() as hook:
+        desk = Desk(tmp_path, {"hook": hook.url()}, rules=(mine, other), tags=["mine"])
+        try:
+            desk.see(alert(0, rule="mine"), alert(0, rule="other"))
+            desk.go(10)
+            assert ["mine chat/0" in str(request.json["title"]) for request in hook.requests] == [True]
         finally:
             desk.close()
 
@@ -117,6 +127,21 @@ def test_a_reload_touches_no_channel_but_those_that_changed(tmp_path: Path) -> N
             assert len(new.requests) == taken + 1
             sent = [(n.channel, n.kind) for n in desk.live.store.notices(NoticeState.SENT)]
             assert sent.count(("hook", NoticeKind.FIRING)) == 1
+        finally:
+            desk.close()
+
+
+def test_a_channel_whose_url_was_mended_is_tried_at_once(tmp_path: Path) -> None:
+    with HttpSink() as wrong, HttpSink() as right:
+        wrong.default = Answer(404)
+        desk = Desk(tmp_path, {"hook": wrong.url()})
+        try:
+            desk.see(alert(0))
+            desk.go(300, 20)
+            urls = {"hook": Secret(right.url())}
+            desk.dispatch.take_up(desk.setup._replace(urls=urls), desk.live.store, desk.live.clock.wall)
+            desk.go(2, 1)
+            assert len(right.requests) == 1
         finally:
             desk.close()
 
@@ -193,15 +218,26 @@ def test_a_rule_that_fails_is_told_after_a_quarter_of_an_hour_once(
 
 
 def test_rules_of_gpus_and_hosts_that_fail_are_told_too(tmp_path: Path) -> None:
-    def beside() -> Iterator[tuple[Rule, str, Judgement, Standing | None]]:
-        yield rule(tmp_path, id_="bad-gpu"), "gpu-1", Broken("the rule failed: ZeroDivisionError"), None
-
+    word = (rule(tmp_path, id_="bad-gpu"), "gpu-1", Broken("the rule failed: ZeroDivisionError"))
     with HttpSink() as hook:
-        desk = Desk(tmp_path, {"hook": hook.url()}, beside=beside)
+        desk = Desk(tmp_path, {"hook": hook.url()}, beside=Beside([word]))
         try:
             desk.go(BROKEN_S + 60, 30)
             [request] = hook.requests
             assert "rule bad-gpu fails and finds nothing" in str(request.json["title"])
+        finally:
+            desk.close()
+
+
+def test_a_rule_without_a_gpu_to_look_at_is_told_once_to_who_takes_it(tmp_path: Path) -> None:
+    with HttpSink() as hook:
+        beside = Beside(lacking=[("gpu-memory-growth", "gpu")])
+        desk = Desk(tmp_path, {"hook": hook.url()}, beside=beside, severities=["info", "warning"])
+        try:
+            desk.go(7200, 60)
+            [request] = hook.requests
+            assert "rule gpu-memory-growth has had nothing to judge for 1 d, gpu" in str(request.json["title"])
+            assert "which GPUs and servers are read" in str(request.json["message"])
         finally:
             desk.close()
 

@@ -48,3 +48,11 @@ def test_a_log_that_cannot_be_read_is_a_trouble_until_it_can() -> None:
 def test_the_line_for_systemd() -> None:
     assert status_line(1, 0, 2, 0, "events") == "2 logs, 1 engine, 0 alerts firing, events"
     assert status_line(1, 1, 1, 5 << 20, "polling") == "1 log, 1 engine, 1 alert firing, 5 MiB behind, polling"
+
+
+def test_a_rule_without_a_gpu_to_look_at_is_told_once_each_time() -> None:
+    told, out = herald()
+    for found in ([("gpu-lost", "gpu")], [("gpu-lost", "gpu"), ("odd", "chat/0")], [], [("gpu-lost", "gpu")]):
+        told.idle(found)
+    assert out.getvalue().count("gpu-lost gpu: has had nothing to judge for a day: no GPU is read") == 2
+    assert out.getvalue().count("odd chat/0: has had nothing to judge") == 1

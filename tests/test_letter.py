@@ -1,5 +1,6 @@
 import html
 import re
+import shlex
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ from hypothesis import strategies as st
 from kvlogd import notice
 from kvlogd.layout import MOST_CHARS
 from kvlogd.letter import MOST_SUBJECT, Device, Item, compose, device_text, foremost
-from kvlogd.model import AlertEvent, AlertKey, AlertState, Letter, NoticeKind, Panel, Run, Severity
-from kvlogd.outbox import alert_id
+from kvlogd.model import AlertEvent, AlertKey, AlertState, Letter, NoticeKind, Occupancy, Panel, Run, Severity
+from kvlogd.outbox import Silence, alert_id
 from kvlogd.rules import load_rules, shipped_folder
+from kvlogd.silencing import MOST_CHARS as MOST_CHARS_OF_A_SILENCE
 from tests.lines import START_S
 
 HOUR = 3600.0
@@ -97,6 +99,31 @@ def test_html_says_the_same() -> None:
         for piece in re.sub(r"^(\d\.|  |[a-z -]+: )", "", line).strip().removesuffix(":").split(": "):
             assert piece.strip() in words, piece
     assert not re.search(r"<(img|script|link|style|iframe|a)\b|url\(|https?:", found.html)
+
+
+@pytest.mark.parametrize("scope", ["chat/0", "a\nb\x1b[2J/0", "it's/0", "x" * 400 + "/0", "a*b \u202e/1"])
+def test_the_command_that_is_printed_silences_the_alert(scope: str) -> None:
+    told = event(scope=scope)
+    [line] = [line for line in letter(item(told)).text.splitlines() if line.startswith("  kvlogd silence")]
+    [_, _, target, for_] = shlex.split(line)
+    rule, _, place = target.partition("@")
+    assert for_ == "2h"
+    assert place.isprintable()
+    assert len(place) <= MOST_CHARS_OF_A_SILENCE
+    assert Silence(1, rule, place, 0.0, 1e12).covers(told.key, START_S)
+    assert not Silence(1, rule, place, 0.0, 1e12).covers(told.key._replace(scope="other/0"), START_S)
+
+
+def test_the_memory_of_a_gpu_is_drawn_with_the_pool_beside_it() -> None:
+    memory = Occupancy((68.0, None, 71.0), 80.0, is_device=True)
+    found = letter(item(event(scope="gpu/a")), panel=PANEL._replace(memory=memory)).text
+    assert "68.0 to 71.0 of 80 GiB; bars from 67.7 to 71.3 GiB:" in found
+    assert "free KV-cache blocks beside it: 90.0 % to 20.0 %" in found
+    alone = PANEL._replace(memory=memory._replace(limit_gib=None, is_device=False), free_share=(None, None, None))
+    found = letter(item(event(scope="gpu/a")), panel=alone).text
+    assert "Memory of the server" in found
+    assert "68.0 to 71.0 GiB;" in found
+    assert "beside it" not in found
 
 
 def test_the_end_says_how_long_it_was_why_and_what_it_was() -> None:

@@ -1,6 +1,7 @@
 """The daemon's eyes beside the logs, on a stand-in driver and a /proc of a test's own making; time is an argument."""
 
 import io
+import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 from kvlogd.config import Config, SamplerConfig
 from kvlogd.engines import Ids
 from kvlogd.lookout import Lookout
-from kvlogd.model import Stats
+from kvlogd.model import AlertState, Per, Stats
 from kvlogd.pipeline import Pipeline
+from kvlogd.reading import HOST_SOURCE
 from kvlogd.rows import Batch
 from kvlogd.rules import load_rules, shipped_folder
 from kvlogd.setup import Setup
@@ -33,6 +35,7 @@ class Seat:
     def __init__(self, folder: Path, machine: Host, **config: Any) -> None:
         self.said = io.StringIO()
         self.store = Store.open(folder / "kv.duckdb")
+        self.procfs = machine.procfs
         self.setup = Setup(Config(**config), RULES)
         self.lookout = Lookout(self.setup, Voice(self.said, for_journal=False), machine.procfs)
         self.now_s = 0.0
@@ -62,10 +65,28 @@ class Seat:
         self.until(lambda: self.lookout._batch.gpu_samples)
         return self.commit()
 
-    def close(self) -> None:
+    def change(self, setup: Setup) -> None:
+        """Go by another config, as a reload does."""
+        gpus = self.lookout._gpus
+        self.lookout.forget()
+        self.lookout.change(setup)
+        until(lambda: gpus is None or not gpus.is_stuck())
+        self.lookout.begin(self.store, T0 + self.now_s)
+
+    def restart(self, after_s: float) -> None:
+        """End, and begin anew some time later."""
+        self._end()
+        self.now_s += after_s
+        self.lookout = Lookout(self.setup, Voice(self.said, for_journal=False), self.procfs)
+        self.lookout.begin(self.store, T0 + self.now_s)
+
+    def _end(self) -> None:
         self.lookout.close()
         gpus = self.lookout._gpus
         until(lambda: gpus is None or not gpus.is_stuck())
+
+    def close(self) -> None:
+        self._end()
         self.store.close()
 
 
@@ -99,6 +120,20 @@ def test_memory_is_told_to_engines_and_strangers(seat: Seat, driver: Driver) -> 
         (900, "python3", None, None),
     ]
     assert [gpu.holders for gpu in seat.lookout.gpus()] == ["chat 60.0, python3[900] 2.0", "chat 60.0"]
+
+
+def test_an_engine_learns_how_busy_its_gpus_are(seat: Seat, driver: Driver) -> None:
+    driver.set(**{"0.procs": f"110:{60 << 30}", "1.procs": f"120:{60 << 30}", "0.util": 0, "1.util": 75})
+    seat.reading()
+    now_s = seat.pipeline.now_s or 0.0
+    first, second = (track.window.eyes.work for track in seat.pipeline.tracks())
+    assert (first.idle_since_s(now_s), first.since(now_s, now_s)) == (now_s, 0.0)
+    assert (second.idle_since_s(now_s), second.since(now_s, now_s)) == (None, 0.75)
+    driver.set(**{"1.procs": f"110:{60 << 30}"})  # two GPUs of one engine: the busier counts
+    seat.now_s += 30
+    seat.reading()
+    assert first.idle_since_s(now_s) is None
+    assert second.since(now_s, now_s) == 0.75
 
 
 def test_the_memory_of_a_server_is_stored_with_its_limit(seat: Seat) -> None:
@@ -227,18 +262,134 @@ def test_alerts_go_on_after_the_store_was_opened_anew(tmp_path: Path, host: Host
     seat.close()
 
 
-def test_a_gpu_that_was_not_seen_for_a_day_is_expected_no_more(tmp_path: Path, host: Host, driver: Driver) -> None:
-    seat = Seat(tmp_path, host)
+def fired(tmp_path: Path, host: Host, driver: Driver, **config: Any) -> Seat:
+    """Return a seat at which a GPU is lost and the kernel has killed a process of a server."""
+    seat = Seat(tmp_path, host, **config)
     seat.reading()
     driver.set(**{"1.err": LOST})
+    host.limit("vllm.service", events="oom_kill 1\n")
     for _ in range(5):
         seat.now_s += 30
         seat.reading()
-    seat.lookout.close()
-    later = Lookout(seat.setup, Voice(seat.said, for_journal=False), host.procfs)
-    later.begin(seat.store, T0 + 2 * 86_400)
-    batch = later.joined(Batch())
-    assert [(event.reason, event.key.rule) for event in batch.alert_events] == [("source removed", "gpu-lost")]
-    assert len(batch.over) == 1
-    later.close()
+    assert sorted(one.key.rule for one in seat.store.standings()) == ["gpu-lost", "host-memory-growth"]
+    assert seat.lookout.firing() == 2
+    return seat
+
+
+def ends(seat: Seat) -> list[tuple[str, str]]:
+    events = seat.store.alert_events()
+    return [(event.key.rule, event.reason) for event in events if event.state is AlertState.RESOLVED]
+
+
+def leave(host: Host) -> None:
+    """End all processes of the server."""
+    for pid in (100, 110, 120):
+        shutil.rmtree(host.root / str(pid))
+
+
+def test_a_server_that_ended_ends_its_alerts(tmp_path: Path, host: Host, driver: Driver) -> None:
+    seat = fired(tmp_path, host, driver)
+    leave(host)
+    seat.now_s += 30
+    seat.reading()
+    assert ends(seat) == [("host-memory-growth", "server ended")]
+    assert {rule.rule for rule in seat.lookout.without_source()} == {"host-memory-growth"}
     seat.close()
+
+
+def test_a_server_that_ended_while_nobody_looked_ends_its_alerts(tmp_path: Path, host: Host, driver: Driver) -> None:
+    seat = fired(tmp_path, host, driver)
+    leave(host)
+    seat.restart(3600)
+    seat.reading()
+    assert ends(seat) == [("host-memory-growth", "server ended")]
+    seat.close()
+
+
+def test_alerts_about_what_was_not_read_for_days_end(tmp_path: Path, host: Host, driver: Driver) -> None:
+    seat = fired(tmp_path, host, driver)
+    seat.restart(7 * 86_400)
+    seat.commit()
+    assert ends(seat) == [("host-memory-growth", "source removed")]
+    seat.close()
+
+
+def test_a_log_that_is_read_no_more_ends_the_alerts_about_its_server(
+    tmp_path: Path, host: Host, driver: Driver
+) -> None:
+    seat = fired(tmp_path, host, driver)
+    seat.lookout.poll(seat.now_s + 30, T0 + seat.now_s + 30, [])
+    seat.commit()
+    assert ends(seat) == [("host-memory-growth", "source removed")]
+    assert seat.lookout._sideline is not None
+    assert "chat" not in seat.lookout._sideline.scopes(HOST_SOURCE)
+    seat.close()
+
+
+def test_what_is_switched_off_ends_its_alerts(tmp_path: Path, host: Host, driver: Driver) -> None:
+    off = SamplerConfig.model_validate({"enabled": "no"})
+    seat = fired(tmp_path, host, driver)
+    seat.change(Setup(Config(gpu=off, host=off), RULES))
+    seat.commit()
+    assert sorted(ends(seat)) == [("gpu-lost", "source removed"), ("host-memory-growth", "source removed")]
+    seat.close()
+
+
+def test_a_gpu_that_was_taken_out_is_expected_for_a_day(tmp_path: Path, host: Host, driver: Driver) -> None:
+    seat = fired(tmp_path, host, driver)
+    driver.set(count=1)
+    for _ in range(5):
+        seat.now_s += 30
+        seat.reading()
+    assert [gpu.state for gpu in seat.lookout.gpus()] == ["ok", "absent"]
+    assert ends(seat) == []
+    seat.now_s += 86_400
+    seat.reading()
+    seat.now_s += 30
+    seat.reading()
+    assert ends(seat) == [("gpu-lost", "source removed")]
+    assert [gpu.state for gpu in seat.lookout.gpus()] == ["ok"]
+    assert seat.said.getvalue().count("gpu 1: not listed for a day: expected no more") == 1
+    assert "gpu 1: in order again" not in seat.said.getvalue()
+    seat.close()
+
+
+def test_a_gpu_that_is_lost_for_days_is_the_same_alert_after_a_restart(
+    tmp_path: Path, host: Host, driver: Driver
+) -> None:
+    seat = fired(tmp_path, host, driver)
+    seat.restart(2 * 86_400)
+    for _ in range(5):
+        seat.now_s += 30
+        seat.reading()
+    assert [one.rule for one in (event.key for event in seat.store.alert_events()) if one.rule == "gpu-lost"] == [
+        "gpu-lost"
+    ]
+    seat.close()
+
+
+def test_rules_without_a_gpu_are_told_of_where_that_is_odd(tmp_path: Path, host: Host, driver: Driver) -> None:
+    driver.remove()
+    seat = Seat(tmp_path, host, host=SamplerConfig.model_validate({"enabled": "no"}))
+    own = next(rule for rule in RULES if rule.per is Per.GPU)._replace(id="mine", path=tmp_path / "mine.yaml")
+    seat.lookout.change(seat.setup._replace(rules=(*RULES, own)))
+    seat.look()
+    assert seat.lookout.without_evidence() == []
+    seat.now_s += 86_400
+    seat.look()
+    assert seat.lookout.without_evidence() == [("mine", "gpu")]
+    seat.close()
+
+
+def test_rules_whose_gpus_have_gone_are_told_of(seat: Seat, driver: Driver) -> None:
+    seat.reading()
+    assert seat.lookout.without_evidence() == []
+    driver.remove()
+    seat.now_s += 3 * 86_400
+    seat.change(seat.setup)
+    seat.look()
+    assert ("gpu-lost", "gpu") in seat.lookout.without_evidence()
+    seat.change(seat.setup._replace(config=Config(gpu=SamplerConfig.model_validate({"enabled": "no"}))))
+    seat.now_s += 2 * 86_400
+    seat.look()
+    assert seat.lookout.without_evidence() == []  # whoever switched it off knows it

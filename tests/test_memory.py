@@ -101,5 +101,6 @@ def test_a_function_of_ours_is_no_class(rules: tuple[Rule, ...]) -> None:
 def test_other_rules_are_another_code(tmp_path: Path) -> None:
     one, other = rule(tmp_path, for_="1m"), rule(tmp_path, for_="2m")
     assert memory.code([one]) == memory.code([one._replace(path=tmp_path / "moved.yaml")])
+    assert memory.code([one]) == memory.code([one._replace(tags=("leak",), notify=("mail",))])
     assert memory.code([one]) != memory.code([other])
     assert memory.code([one]) != memory.code([])

@@ -94,6 +94,15 @@ def test_the_words_of_a_recovery(more: dict[str, float], wanted: str) -> None:
             "nothing moves with 1 running and 0 waiting, last record 3 min 30 s ago",
         ),
         (
+            {"running": 1.0, "waiting": 0.0, "silent_s": 150.0, "generation_tps": 0.0, "gpu_work": 0.01},
+            "nothing moves with 1 running and 0 waiting, last record 2 min 30 s ago; its GPU computes nothing",
+        ),
+        (
+            {"running": 1.0, "waiting": 0.0, "silent_s": 210.0, "generation_tps": 0.0, "gpu_work": 0.97},
+            "nothing moves with 1 running and 0 waiting, last record 3 min 30 s ago; "
+            "its GPU is busy: perhaps a very long prefill",
+        ),
+        (
             {"running": 1.0, "waiting": 12.0, "silent_s": 5.0, "generation_tps": 8.0},
             "hardly anything moves with 1 running and 12 waiting, last record 5 s ago",
         ),

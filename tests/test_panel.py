@@ -5,6 +5,7 @@ import pytest
 
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Engine, Panel, Run, Severity, Sight, Stats
 from kvlogd.panel import MOST_CELLS, drawn, read_panel, spark
+from kvlogd.reading import GPU_SOURCE, HOST_SOURCE, GpuProcess, GpuSample, HostSample
 from kvlogd.rows import Batch
 from kvlogd.store import Store
 from tests.lines import START_S
@@ -137,6 +138,76 @@ def test_what_hardly_moves_is_shown_larger(low: float, high: float, scale: tuple
     line = spark(panel_of([*[high] * 40, *[low] * 40]))
     assert (line.bottom, line.top) == pytest.approx(scale)
     assert line.bars[0] > line.bars[-1] or low == high
+
+
+def growth(scope: str = "gpu/a", source: str = GPU_SOURCE, **evidence: float) -> AlertEvent:
+    facts = evidence or {"grown_mib_per_h": 1024.0, "used_mib": 71_680.0, "compared_s": 3600.0, "full_in_s": 7200.0}
+    key = AlertKey("gpu-memory-growth", scope, None)
+    times = (START_S + 7200, START_S + 3600)
+    return AlertEvent(key, AlertState.FIRING, key.rule, Severity.WARNING, source, None, *times, None, facts)
+
+
+def read(path: Path) -> Store:
+    """Return a store with two GPUs, the server of one of them and its pool, and a stranger's pool."""
+    store = Store.open(path)
+    lives = [Run(1, 1, 2, START_S + 3000, True), Run(2, 2, 1, START_S, True)]
+    gpus = [
+        GpuSample(START_S + 30 * i, gpu, 0.9, 1024.0 * (gib + rise * i / 120), 81_920.0, 60.0, 400.0, 1980.0)
+        for i in range(240)
+        for gpu, gib, rise in (("a", 68, 1), ("b", 20, 2))
+    ]
+    store.commit(
+        Batch(
+            engines=[Engine(1, "chat", 0, "chat/0"), Engine(2, "other", 0, "other/0")],
+            runs=lives,
+            samples=[stats(30 * i, usage) for i in range(240) for usage in (0.25, 0.75)],
+            sample_runs=[1, 2] * 240,
+            gpu_samples=gpus,
+            host_samples=[HostSample(START_S + 30 * i, "chat", 1024.0 * 8, 32_768.0, 0, 4, 100) for i in range(240)],
+            gpu_processes=[GpuProcess(START_S, "a", 110, "VLLM", 6e4, "chat", 1)],
+        )
+    )
+    return store
+
+
+def test_an_alert_about_a_gpu_shows_its_memory_beside_the_pool_on_it(tmp_path: Path) -> None:
+    with read(tmp_path / "kv.duckdb") as store:
+        panel = read_panel(store, growth(), START_S + 7200, START_S + 7000)
+        unknown = read_panel(store, growth("gpu/b"), START_S + 7200)
+        assert store.device_memory("gpu/a", START_S, START_S + 3600) == (69_632.0, 70_656.0, 81_920.0)
+        assert store.device_memory("chat", START_S, START_S + 3600) == (69_632.0, 70_656.0, 81_920.0)
+    assert panel is not None
+    assert unknown is not None
+    assert panel.memory is not None
+    assert (panel.memory.limit_gib, panel.memory.is_device) == (80.0, True)
+    used = [gib for gib in panel.memory.used_gib if gib is not None]
+    assert used[0] == pytest.approx(68.5, abs=0.1)
+    assert used[-1] == pytest.approx(70, abs=0.1)
+    assert set(panel.free_share) == {0.75}
+    assert {round(share or 0, 2) for share in unknown.free_share} == {0.5}  # of both: whose it is, is not known
+    assert (panel.restarts_s, panel.firing_s) == ((START_S + 3000,), START_S + 7000)
+    assert panel.trend == ((START_S + 3600, 69.0), (START_S + 14_400, 72.0))
+    assert panel.full_s == START_S + 14_400
+    line = spark(panel)
+    assert line.bars[0] < line.bars[-1]
+    assert 60 < line.bottom < 69 < 70 <= line.top <= 80
+
+
+def test_an_alert_about_a_server_shows_its_memory(tmp_path: Path) -> None:
+    with read(tmp_path / "kv.duckdb") as store:
+        panel = read_panel(store, growth("chat", HOST_SOURCE, oom_kills=1.0), START_S + 7200)
+        assert read_panel(store, growth("mail", HOST_SOURCE), START_S + 7200) is None
+    assert panel is not None
+    assert panel.memory is not None
+    assert set(panel.memory.used_gib) == {8.0}
+    assert (panel.memory.limit_gib, panel.memory.is_device, panel.trend) == (32.0, False, None)
+    line = spark(panel)
+    assert len(set(line.bars)) == 1  # what is flat looks flat
+
+
+def test_an_alert_about_the_clock_of_a_gpu_shows_no_memory(tmp_path: Path) -> None:
+    with read(tmp_path / "kv.duckdb") as store:
+        assert read_panel(store, growth(own_clock_mhz=900.0), START_S + 7200) is None
 
 
 def test_the_memory_of_the_gpus_beside_it(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kvlogd.model import Fault, Letter, Outcome, Severity
 from kvlogd.parcel import Flaw, Parcel, Word, pack, pack_flaws, pack_urls, pack_word, unpack, unpack_flaws, unpack_word
-from tests.test_picture import LEAK
+from tests.test_picture import GROWTH, LEAK
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 SECONDS = st.none() | st.floats(0, 86400)
@@ -16,7 +16,7 @@ SECONDS = st.none() | st.floats(0, 86400)
 def test_a_message_comes_out_as_it_went_in(
     url: str, subject: str, text: str, severity: Severity | None, reached: list[int]
 ) -> None:
-    for panel in (None, LEAK):
+    for panel in (None, LEAK, GROWTH):
         parcel = Parcel(url, Letter(subject, text, f"<p>{text}</p>", severity), panel, tuple(reached))
         line = pack(parcel)
         assert line.count(b"\n") == 1

@@ -52,6 +52,19 @@ def test_a_channel_takes_only_its_severities_and_a_rule_may_name_its_channels() 
     ]  # fmt: skip
 
 
+def test_what_no_channel_takes_is_told_to_none_but_that_its_rule_fails_to_all() -> None:
+    box = Outbox(policy("pager"), policy("mail"), notify={"a": [], "b": ["mail"]})
+    box.see(alert(0, rule="a"), alert(0, rule="b"))
+    for name in ("a", "b"):
+        box.plan.report(NoticeKind.BROKEN, [alert(0, rule=name)], BEGIN_S, is_all=False)
+    box.go(10)
+    told = sorted((taken.channel, taken.cases[0].event.key.rule, taken.kind) for taken in box.taken)
+    assert told == [
+        ("mail", "a", NoticeKind.BROKEN), ("mail", "b", NoticeKind.BROKEN), ("mail", "b", FIRING),
+        ("pager", "a", NoticeKind.BROKEN),
+    ]  # fmt: skip
+
+
 def test_more_severe_is_told_and_reaches_who_did_not_hear_of_it() -> None:
     box = Outbox(policy("pager", severities=[Severity.CRITICAL]), policy("mail"))
     box.see(alert(0, severity=Severity.WARNING))

@@ -77,6 +77,17 @@ def test_verdict(label: Path) -> None:
     assert track.window.run.blocks == wanted["blocks"]
 
 
+def test_a_leak_by_requests_that_were_given_up_tells_what_each_of_them_cost() -> None:
+    """No counter of vLLM's has them: 251 were given up, and seven of ten lost a block."""
+    pipeline, _ = fired(FOLDER / "leak-by-aborts.yaml")
+    (found,) = (one.evidence for _, _, _, one in pipeline.at_work() if one is not None)
+    assert found["blocks_per_given_up"] == pytest.approx(0.7, abs=0.05)
+    assert found["given_up_error"] < 0.1
+    assert found["requests_given_up"] * found["blocks_per_given_up"] == pytest.approx(
+        found["requests_ended"] * found["blocks_per_request"], rel=0.1
+    )
+
+
 @pytest.mark.parametrize("label", LABELS, ids=lambda path: path.stem)
 def test_differences_add_up_to_what_the_last_page_says(label: Path) -> None:
     pages, found = pages_of(label), told(label)

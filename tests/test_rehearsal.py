@@ -10,6 +10,7 @@ from kvlogd.config import ChannelConfig
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Fault, NoticeKind, Outcome, Severity
 from kvlogd.plan import Ledger, Plan, Policy
 from kvlogd.rehearsal import UNWRITTEN, Addresses, course, rehearse
+from kvlogd.rules import load_rules, shipped_folder
 from kvlogd.store import Store
 from tests.command import kvlogd
 from tests.lines import START_S
@@ -107,12 +108,25 @@ def gone_through(events: Sequence[AlertEvent], until_s: float, fate: Outcome) ->
 FIRE, END = event(AlertState.FIRING, 100), event(AlertState.RESOLVED, 30_000)
 
 
-def test_what_goes_on_for_hours_is_repeated_as_it_would_have_been() -> None:
-    [first, *repeats, last] = gone_through([FIRE, END], 40_000, Outcome(None))
-    assert first == (NoticeKind.FIRING, 103)
-    assert [kind for kind, _ in repeats] == [NoticeKind.REPEAT] * 2
-    assert [at_s for _, at_s in repeats] == pytest.approx([100 + 4 * 3600, 100 + 8 * 3600], abs=200)
-    assert last == (NoticeKind.RESOLVED, 30_003)
+def test_what_went_on_for_hours_and_is_over_is_not_repeated() -> None:
+    found = gone_through([FIRE, END], 40_000, Outcome(None))
+    assert found == [(NoticeKind.FIRING, 103), (NoticeKind.RESOLVED, 30_003)]
+
+
+def test_what_still_fires_after_weeks_is_repeated_once_at_the_end() -> None:
+    weeks_s = 21 * 86_400
+    [first, last] = gone_through([FIRE], weeks_s, Outcome(None))
+    assert (first, last[0]) == ((NoticeKind.FIRING, 103), NoticeKind.REPEAT)
+    assert last[1] == pytest.approx(weeks_s, abs=20)
+
+
+def test_a_replay_goes_by_the_tags_of_the_config(tmp_path: Path) -> None:
+    rules = load_rules([shipped_folder()])
+    channel = ChannelConfig(name="hook", url_env="X", tags=("mine",))
+    with HttpSink() as web, Store.open(tmp_path / "kvlogd.duckdb") as store:
+        for tags in ({}, {"kv-leak": ("mine",)}):
+            to = Addresses([channel], {"hook": Secret(web.url())}, tags)
+            assert len(list(rehearse([alert(0)], store, rules, to, host="", until_s=BEGIN_S))) == len(tags)
 
 
 def test_a_log_that_ends_with_its_alert_tells_of_it() -> None:

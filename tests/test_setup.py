@@ -4,7 +4,7 @@ import pytest
 
 from kvlogd.errors import ConfigError
 from kvlogd.model import Severity
-from kvlogd.setup import homed, load_setup
+from kvlogd.setup import homed, load_setup, routes
 
 
 def config(folder: Path, text: str) -> Path:
@@ -35,6 +35,21 @@ def test_own_rules_stand_beside_the_shipped(tmp_path: Path) -> None:
     )
     setup = load_setup(config(tmp_path, f"rules: {{folders: [{tmp_path}/rules]}}\n"))
     assert {"mine", "kv-leak"} <= {rule.id for rule in setup.rules}
+
+
+def test_a_rule_goes_to_the_channels_that_it_names_else_to_those_that_take_one_of_its_tags(tmp_path: Path) -> None:
+    path = secret(tmp_path, "json://127.0.0.1/")
+    text = (
+        f"channels: [{{name: all, url_file: {path}}}, {{name: hardware, url_file: {path}, tags: [gpu, host]}}, "
+        f"{{name: team, url_file: {path}, tags: [mine]}}]\nrules: {{override: {{latency-creep: {{tags: [mine]}}}}}}\n"
+    )
+    setup = load_setup(config(tmp_path, text))
+    found = routes(setup.config.channels, setup.rules)
+    assert found["gpu-lost"] == found["host-memory-growth"] == ("all", "hardware")
+    assert found["latency-creep"] == ("all", "team")
+    assert found["kv-leak"] == ("all",)
+    named = [rule._replace(notify=("team",)) for rule in setup.rules if rule.id == "gpu-lost"]
+    assert routes(setup.config.channels, named) == {"gpu-lost": ("team",)}
 
 
 def secret(folder: Path, text: str) -> Path:

@@ -90,6 +90,43 @@ def test_a_standing_alert_stays_until_its_gpu_is_read_again_or_forgotten() -> No
     assert second.unmet() == {"chat"}
 
 
+def test_another_server_in_its_place_ends_the_alerts_of_the_one_before() -> None:
+    sideline = Sideline(RULES)
+    sideline.take(leak())
+    sideline.harvest()
+    after = leak(20, 240)
+    sideline.take(r._replace(pid=200, rss_mib=8000.0) if isinstance(r, HostSample) else r for r in after)
+    [event] = sideline.harvest().alert_events
+    assert (event.key.rule, event.reason, event.at_s) == ("host-memory-growth", "restart", T0 + 240 * 30)
+
+
+def test_a_kill_that_ended_a_server_is_told_of_the_one_in_its_place() -> None:
+    def reading(i: int, pid: int, kills: int) -> HostSample:
+        return HostSample(T0 + 30 * i, "chat", 8000.0, 32_768.0, kills, 4, pid)
+
+    sideline = Sideline(RULES)
+    sideline.take(reading(i, 100, 0) for i in range(10))
+    sideline.end(["chat"], T0 + 300)
+    assert list(sideline.at_work()) == []
+    sideline.take(reading(i, 200, 1) for i in range(12, 20))
+    sideline.take(reading(i, 300, 1) for i in range(20, 30))
+    found = [(event.key.rule, event.reason) for event in sideline.harvest().alert_events]
+    assert found == [("host-memory-growth", ""), ("host-memory-growth", "restart")]
+
+
+def test_the_alerts_about_a_server_that_ended_are_over_and_do_not_come_back() -> None:
+    sideline = Sideline(RULES)
+    sideline.take(leak())
+    sideline.harvest()
+    assert sideline.roots() == {"chat": 100}
+    sideline.end(["chat"], T0 + 7200)
+    assert sideline.roots() == {}
+    sideline.advance(T0 + 7300)
+    harvest = sideline.harvest()
+    assert [(event.key.scope, event.reason) for event in harvest.alert_events] == [("chat", "server ended")]
+    assert [key.scope for key in harvest.over] == ["chat"]
+
+
 def test_an_alert_of_a_rule_that_is_gone_ends() -> None:
     first = Sideline(RULES)
     first.take(leak())

@@ -18,6 +18,7 @@ from kvlogd.curve import NOISY_S, PRINT_STEP, Spell, Spells, climbs, median, new
 from kvlogd.eyes import as_record
 from kvlogd.fields import Count, Duration, Points
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
+from kvlogd.tally import per_request
 from kvlogd.window import Window
 
 NAME = "floor"
@@ -187,4 +188,6 @@ def _finding(window: Window, spells: Spells) -> Finding:
         evidence["blocks_held"] = float(round((held - lowest) * window.run.blocks))
     if window.run.kv_tokens:
         evidence["tokens_held"] = float(round((held - lowest) * window.run.kv_tokens))
+    grown = max(0.0, held - raised[0].usage) / max(1.0, raised[-1].end_s - raised[0].end_s)
+    evidence |= per_request(window.eyes.tally, window.run, grown, raised[0].end_s, raised[-1].end_s)
     return Finding(raised[0].start_s, held, evidence)

@@ -4,7 +4,8 @@ vLLM prints one record without throughput and then nothing, idle or hung alike: 
 nothing running, waiting requests and no throughput it is a jam; with something running it may be one long
 prefill, whose tokens are counted when the first one comes out (up to 180 s were seen on healthy engines).
 Where /metrics is read, patience begins anew with each scrape that shows work: a prefill takes blocks before it counts
-a token.
+a token. Where it is known which GPUs are the engine's, no prefill is taken for one while they compute nothing: less
+patience will do then. That they are busy proves nothing, and is only told: a kernel may wait for ever.
 Cannot see: a hang that began while the engine was idle, for then there is no record at all.
 """
 
@@ -25,6 +26,8 @@ class Params(BaseModel):
 
     running: Duration = 200.0
     """While requests run: longer than the longest healthy prefill."""
+    gpu_idle: Duration = 120.0
+    """While requests run and the engine's GPUs compute nothing: kernels may be compiled meanwhile."""
     waiting: Duration = 60.0
     """While requests wait and none runs."""
     starved: Duration = 300.0
@@ -58,8 +61,12 @@ class Stall:
         if window.zero_since_s is not None:
             patience_s = self._params.running if last.running else self._params.waiting
             since_s = max(window.zero_since_s, window.eyes.moved_s or window.zero_since_s)
-            if at_s - since_s >= patience_s:
-                return Finding(since_s, at_s - since_s, _evidence(window, last, at_s))
+            idle_s = window.eyes.work.idle_since_s(at_s) if last.running else None
+            is_idle = idle_s is not None and at_s - max(since_s, idle_s) >= self._params.gpu_idle
+            if is_idle or at_s - since_s >= patience_s:
+                work = window.eyes.work.since(since_s, at_s)
+                seen = {} if work is None or not last.running else {"gpu_work": work}
+                return Finding(since_s, at_s - since_s, _evidence(window, last, at_s) | seen)
         if self._starved_since_s is not None and last.ts_s - self._starved_since_s >= self._params.starved:
             return Finding(self._starved_since_s, at_s - self._starved_since_s, _evidence(window, last, at_s))
         return Clear()

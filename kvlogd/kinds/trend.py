@@ -15,6 +15,7 @@ from kvlogd.curve import FULL, median
 from kvlogd.fields import Count, Duration, Points, SignalName
 from kvlogd.ladder import Ladder, Verdict
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
+from kvlogd.tally import per_request
 from kvlogd.window import SIGNALS, Window
 
 NAME = "trend"
@@ -127,6 +128,7 @@ def _finding(window: Window, verdict: Verdict) -> Finding:
         evidence["tokens_lost"] = float(round(shift.shift * window.run.kv_tokens))
     if window.run.blocks:
         evidence["blocks_lost"] = float(round(shift.shift * window.run.blocks))
+    evidence |= per_request(window.eyes.tally, window.run, verdict.rate_per_s, verdict.since_s, verdict.at_s)
     return Finding(verdict.since_s, rate, evidence)
 
 

@@ -1,6 +1,6 @@
 """Scenario 52: a channel that can reach nobody is refused by `kvlogd check` and at the start; a running one stays.
 
-Bad URL, unknown schema, a name or a severity that matches nothing, an empty file, a credential that is not there, a
+Bad URL, unknown schema, a name, tag or severity that matches nothing, an empty file, a credential that is not there, a
 secret that others can read: each is named with its channel and the mend, and no URL is shown.
 """
 
@@ -36,6 +36,8 @@ NOBODY = {
     "variable": ("url_env: KVLOGD_TEST_NO_SUCH_URL", "the variable is not set"),
     "no file": ("url_file: /nonexistent/oncall.url", "cannot be read (No such file or directory)"),
     "no severity": ("url_env: PATH, severities: []", "severities: is empty"),
+    "tag that matches nothing": ("url_env: PATH, tags: [gpus]", "tags: no rule carries gpus: did you mean gpu?"),
+    "no tag": ("url_env: PATH, tags: []", "tags: is empty"),
 }
 
 
@@ -97,6 +99,23 @@ def test_a_rule_that_notifies_a_channel_which_is_not_there_is_refused(tmp_path: 
     told = kvlogd("check", "--config", config)
     assert told.status == 2
     assert told.complaint.endswith("mine.yaml: notify: no channel oncal: did you mean oncall?")
+
+
+def test_a_tag_that_only_a_disabled_rule_carries_is_refused(config: Path) -> None:
+    text = "channels: [{name: oncall, url_env: PATH, tags: [host]}]\n"
+    config.write_text(f"{text}rules: {{disable: [host-memory-growth]}}\n")
+    told = kvlogd("check", "--config", config)
+    assert told.complaint.startswith("kvlogd: channel oncall: tags: no rule carries host")
+
+
+def test_rules_that_reach_no_channel_are_named(tmp_path: Path) -> None:
+    config = tmp_path / "kvlogd.yaml"
+    config.write_text(channel(tmp_path, "json://127.0.0.1/x").replace("}", ", tags: [leak, outage]}"))
+    told = kvlogd("check", "--config", config)
+    assert told.status == 0
+    last = told.out.splitlines()[-1]
+    assert last.startswith("told to no channel, by their tags: data-source, ")
+    assert "kv-leak" not in last
 
 
 def test_a_good_channel_is_fine_and_credentials_are_left_to_the_service(

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from kvlogd.heartbeat import Heartbeat
+from kvlogd.heartbeat import MOST_S, Heartbeat
 from kvlogd.model import Fault, Outcome
 from kvlogd.outbox import Silence
 from kvlogd.rows import Batch
 from tests.outboxes import BEGIN_S, alert
 from tests.paging import Desk, Paged
-from tests.sinks import HANG, Answer, HttpSink
+from tests.sinks import DRIP_HEAD, HANG, Answer, HttpSink
 from tests.waiting import until
 
 HOUR_S = 3600.0
@@ -79,13 +79,34 @@ def test_055_it_beats_at_its_pace_while_all_is_well(beats: tuple[HttpSink, Heart
 def test_055_a_server_that_hangs_or_is_not_there_holds_up_nothing(beats: tuple[HttpSink, Heartbeat]) -> None:
     sink, heart = beats
     sink.default = HANG
-    for second in range(0, 600, 60):
+    heart.aim(f"http://127.0.0.1:{sink.port}/ping", 5.0)
+    for second in range(0, 20, 5):
         heart.beat(float(second), lambda: True)
     until(lambda: len(sink.requests) == 3)
+    assert heart.under_way() == 3
     broken = Heartbeat()
     broken.aim("http://127.0.0.1:1/", 1.0)
     broken.beat(0.0, lambda: True)
     until(lambda: broken.is_reached is False)
+
+
+def test_055_a_server_that_answers_a_letter_at_a_time_is_left_after_a_while(beats: tuple[HttpSink, Heartbeat]) -> None:
+    sink, heart = beats
+    sink.default = DRIP_HEAD
+    heart.beat(0.0, lambda: True)
+    until(lambda: len(sink.requests) == 1)
+    heart.beat(MOST_S - 1, lambda: True)
+    assert heart.under_way() == 1
+
+    def is_left() -> bool:
+        heart.beat(MOST_S, lambda: True)
+        return heart.under_way() == 0
+
+    until(is_left)
+    assert heart.is_reached is False
+    sink.default = Answer()
+    heart.beat(60.0, lambda: True)
+    until(lambda: heart.is_reached)
 
 
 def _channel_fails(desk: Desk) -> None:

@@ -64,6 +64,48 @@ def test_prompt_tokens_are_progress() -> None:
     assert isinstance(judged([record(10.0 * i, running=1, prompt_tps=9000.0) for i in range(60)], 600), Clear)
 
 
+# --- what the GPUs say
+
+
+def looked_at(at_s: float, *utils: float, running: int = 1) -> Judgement:
+    """Return the judgement of a standstill since 10 s, with a reading of the GPU each half minute from 0 s on."""
+    window, stall = Window(run_of()), make(Params())
+    for stats in (busy(0), still(10, running=running, waiting=3)):
+        window.observe(stats)
+    for i, util in enumerate(utils):
+        window.eyes.work.observe(START_S + 30 * i, util)
+    return stall.judge(window, START_S + at_s)
+
+
+def test_no_prefill_leaves_the_gpu_idle_for_two_minutes() -> None:
+    assert isinstance(looked_at(149, 0.9, 0.0, 0.0, 0.0, 0.0), Clear)
+    found = looked_at(150, 0.9, 0.0, 0.0, 0.0, 0.01)
+    assert isinstance(found, Finding)
+    assert found.since_s == START_S + 10
+    assert found.evidence["gpu_work"] == pytest.approx(0.0025)
+
+
+def test_a_busy_gpu_is_told_and_excuses_nothing() -> None:
+    busy_all_along = [0.9] * 7
+    assert isinstance(looked_at(200, *busy_all_along), Clear)
+    found = looked_at(210, *busy_all_along)
+    assert isinstance(found, Finding)
+    assert found.evidence["gpu_work"] == pytest.approx(0.9)
+
+
+def test_readings_that_are_old_say_nothing() -> None:
+    assert isinstance(looked_at(200, 0.0, 0.0, 0.0), Clear)
+    found = looked_at(300, 0.0, 0.0, 0.0)
+    assert isinstance(found, Finding)
+    assert "gpu_work" not in found.evidence
+
+
+def test_where_nothing_runs_an_idle_gpu_is_no_news() -> None:
+    found = looked_at(70, 0.0, 0.0, 0.0, running=0)
+    assert isinstance(found, Finding)
+    assert "gpu_work" not in found.evidence
+
+
 # --- nothing runs and something waits: a jam
 
 
