@@ -54,7 +54,7 @@ class Figures(NamedTuple):
 
 def figures(judged: Iterable[Judged], question: Question, rule: str) -> Figures:
     """Sum up one rule over some streams, without those that count neither way."""
-    pairs = [(one, one.scores[question][rule]) for one in judged]
+    pairs = [(one, one.scores[question][rule]) for one in judged if rule in one.scores[question]]
     counted = [(one, score) for one, score in pairs if score.positive is not None]
     scores = [score for _, score in counted]
     weeks = sum(one.up_s for one, _ in pairs) / WEEK_S

@@ -42,7 +42,9 @@ def wrong(judged: Sequence[Judged]) -> Iterator[str]:
 
 def _wrong(judged: Sequence[Judged], question: Question, rule: str) -> Iterator[str]:
     for one in judged:
-        score = one.scores[question][rule]
+        score = one.scores[question].get(rule)
+        if score is None:
+            continue
         kind = f"{one.name} ({one.profile}) by {rule}"
         if score.positive and score.hit_s is None:
             yield f"{question}: missed in {kind}"
@@ -70,11 +72,12 @@ page would have been false.
 **Delay** runs from the first lost block (5 % slower, the end of the first bad life, the hang) of that life. **Lost** is
 the worst share of the pool so far, in earlier lives too (of creep: how much slower). Both as median / 90th percentile.
 
-**With /metrics** each interval is followed by a page: exact usage, counters, and the time between two tokens.
+**With /metrics**, on each second trace of a class, each interval is followed by a page: exact usage, counters, and the
+time between two tokens.
 
 **CPU.** Of kvlogd for reading, storing and all rules together (with /metrics: without storing); of the others for
-their rule alone, on numbers that lie in memory. The others see the
-exact usage every ten seconds, which the log does not give.
+their rule alone, on numbers that lie in memory. The others see the exact usage every ten seconds, which the log does
+not give.
 """
 
 

@@ -214,12 +214,13 @@ class Scale(NamedTuple):
 
 SCALES = (
     Scale(10, 2.0, 1, 6, (Rung(3, 1.6, 1.3, 3), Rung(6, 1.4, 1.2, 3)), 60),
+    Scale(60, 1.2, 2, 16, (Rung(6, 1.3, 1.2, 8), Rung(9, 1.22, 1.15, 12)), 48),
     Scale(
         60,
-        1.2,
+        0.6,
         2,
         144,
-        (Rung(9, 1.4, 1.25, 24), Rung(18, 1.25, 1.12, 24), Rung(24, 1.15, 1.08, 48), Rung(36, 1.12, 1.06, 96)),
+        (Rung(9, 1.35, 1.2, 24), Rung(18, 1.22, 1.12, 24), Rung(24, 1.15, 1.08, 48), Rung(36, 1.12, 1.06, 96)),
     ),
 )
 """At 10 s a record: rows of 100 s and 10 min, stretches from 5 min to 6 hours, references up to a day."""

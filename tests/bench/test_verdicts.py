@@ -83,7 +83,7 @@ def test_json_holds_each_streams_scores() -> None:
 
 
 def test_a_leak_is_found_by_replay_and_scored() -> None:
-    plan = plan_of(TraceClass.LEAK_REQUEST, number=3, duration_s=4 * HOUR_S)
+    plan = plan_of(TraceClass.LEAK_REQUEST, number=4, duration_s=4 * HOUR_S)
     kinds = [kind._replace(per_s=[0.05] * len(kind.per_s)) for kind in plan.kinds]
     leak = Leak(LeakMode.REQUEST, HOUR_S, 0.9, 1.0, plan.pool_blocks // 100)
     plan = plan._replace(kinds=kinds, closed_loop=None, sessions=None, engines=1, leaking_engine=None, leak=leak)
