@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kvlogd import board, silencing, systemd, wire
+from kvlogd import board, silencing, systemd, thrift, wire
 from kvlogd.channel import Secret
 from kvlogd.clock import Clock, Waker
 from kvlogd.dispatch import Dispatch
@@ -31,11 +31,12 @@ from kvlogd.systemd import Notifier
 from kvlogd.voice import Complaint, Level, Voice
 from kvlogd.watch import Watch
 
-POLL_S = 1.0
+POLL_S = 2.0
 """How often files are looked at while nothing comes; a query makes it look at once."""
-COMMIT_S = 10.0
+COMMIT_S = 30.0
 COMMIT_RECORDS = 20_000
-"""A commit costs about 12 ms however small it is: few at rest, large ones for a backlog."""
+"""A commit costs about 15 ms however small it is: few at rest, large ones for a backlog. A query has what was read
+stored at once, and so does an alert; what a crash takes is read again."""
 NEWS_S = 1.0
 """An alert does not wait for the next commit."""
 FAREWELL_S = 3.0
@@ -121,6 +122,7 @@ class Daemon:
             try:
                 self._turn()
                 self._notifier.ready()
+                thrift.give_back()
                 while not self._stop_wanted:
                     if not self._turn():
                         self._waker.wait(POLL_S)
@@ -303,6 +305,7 @@ class Daemon:
             self._voice.complain("store upkeep", str(error), now_s, wall_s)
         else:
             self._voice.relent("store upkeep")
+        thrift.give_back()
 
     def _report(self, now_s: float, wall_s: float) -> None:
         """Say how the logs fare, to systemd and where something is wrong."""

@@ -95,7 +95,7 @@ MAY_IMPORT = {
     "herald": "notice piece rows voice",
     "daemon": (
         "channel notice clock endpoint errands herald intake lock lookout overview retention setup status store "
-        "systemd voice watch wire board dispatch heartbeat postman silencing"
+        "systemd thrift voice watch wire board dispatch heartbeat postman silencing"
     ),
     "service": "clock daemon systemd voice",
     "memory": "engines pipeline rules",
@@ -107,6 +107,7 @@ MAY_IMPORT = {
     "functions": "",
     "sheet": "rows",
     "journal": "piece rows envelope",
+    "thrift": "",
     "docker": "",
     "watch": "",
     "sidecar": "reading",
