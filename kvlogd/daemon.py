@@ -33,7 +33,7 @@ from kvlogd.watch import Watch
 
 POLL_S = 2.0
 """How often files are looked at while nothing comes; a query makes it look at once."""
-COMMIT_S = 30.0
+COMMIT_S = 60.0
 COMMIT_RECORDS = 20_000
 """A commit costs about 15 ms however small it is: few at rest, large ones for a backlog. A query has what was read
 stored at once, and so does an alert; what a crash takes is read again."""
