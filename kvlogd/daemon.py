@@ -237,7 +237,8 @@ class Daemon:
     def _commit(self, now_s: float, *, is_last: bool = False) -> None:
         if self.intake is None or self.store is None:
             return
-        batch = self._lookout.joined(self.intake.batch(now_s, is_last=is_last))
+        alive = self._lookout.served()
+        batch = self._lookout.joined(self.intake.batch(now_s, is_last=is_last, alive=alive))
         batch = self._dispatch.planned(batch, self._clock.monotonic_s(), self._clock.wall_s())
         try:
             if any(batch):

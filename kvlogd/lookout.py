@@ -124,6 +124,10 @@ class Lookout:
             host_samples=[sample for sample in samples if isinstance(sample, HostSample)],
         )
 
+    def served(self) -> set[str]:
+        """Return the logs whose servers were seen to run."""
+        return {tree.writer.source for tree in self._kin.trees}
+
     def joined(self, batch: Batch) -> Batch:
         """Return a batch with what came since the last one."""
         if self._sideline is None:
