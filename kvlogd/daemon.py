@@ -33,10 +33,11 @@ from kvlogd.watch import Watch
 
 POLL_S = 2.0
 """How often files are looked at while nothing comes; a query makes it look at once."""
-COMMIT_S = 60.0
-COMMIT_RECORDS = 20_000
-"""A commit costs about 15 ms however small it is: few at rest, large ones for a backlog. A query has what was read
-stored at once, and so does an alert; what a crash takes is read again."""
+COMMIT_S, BUSY_S = 60.0, 10.0
+COMMIT_RECORDS, BUSY_RECORDS = 20_000, 1_000
+"""A commit costs about 40 ms of a host that does other things, however small it is: few at rest, more where much comes,
+large ones for a backlog. A query has what was read stored at once, and so does an alert. What a crash takes of the logs
+is read again; of GPUs and /metrics it takes what was read since."""
 NEWS_S = 1.0
 """An alert does not wait for the next commit."""
 FAREWELL_S = 3.0
@@ -231,8 +232,9 @@ class Daemon:
         if self.intake is None:
             return False
         since_s = now_s - self._committed_s
-        is_urgent = since_s >= NEWS_S and self.intake.has_news()
-        return is_urgent or since_s >= COMMIT_S or self.intake.pending() >= COMMIT_RECORDS
+        if since_s >= COMMIT_S or (since_s >= NEWS_S and self.intake.has_news()):
+            return True
+        return self.intake.pending() >= (BUSY_RECORDS if since_s >= BUSY_S else COMMIT_RECORDS)
 
     def _commit(self, now_s: float, *, is_last: bool = False) -> None:
         if self.intake is None or self.store is None:
