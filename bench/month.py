@@ -3,8 +3,8 @@
 `python bench/month.py [--days 30] [--engines 16]`. The logs are of `bench.traces`: four servers' months, each for four
 engines that are some days apart, with a record each 10 s where something runs, rotated each night. Time is simulated.
 On the first day and the last one it is read and committed as often as the daemon does; on the others each
-ten minutes, so that a run takes some ten minutes of CPU. Upkeep comes each hour. Beside the size of the store stands
-the limit that the project set itself.
+ten minutes, so that a run takes a quarter of an hour of CPU. Upkeep comes each half hour. Beside the size of the store
+stands the limit that the project set itself.
 """
 
 import argparse

@@ -43,7 +43,7 @@ NEWS_S = 1.0
 FAREWELL_S = 3.0
 """How long messages that are on their way may take at the end."""
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
-TEND_S, FIRST_TEND_S, TEND_AGAIN_S = 3600.0, 300.0, 30.0
+TEND_S, FIRST_TEND_S, TEND_AGAIN_S = 1800.0, 300.0, 30.0
 """How often old rows are looked after, how soon after a start, and how soon again where there is more to do."""
 REPORT_S = 10.0
 """How often it is said how the logs fare."""
@@ -294,7 +294,7 @@ class Daemon:
         self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_S)
 
     def _tend(self, now_s: float, wall_s: float) -> None:
-        """Look after what is old, once an hour."""
+        """Look after what is old, and give back what is not used, each half hour."""
         self._tended_s = now_s
         if self.store is None:
             return
