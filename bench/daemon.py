@@ -217,7 +217,7 @@ def loud(folder: Path, seconds: float = 30.0) -> Iterator[Row]:
         with ask.sql(
             [folder / "kvlogd.sock"], folder / "store.duckdb", "SELECT max(byte_offset) FROM positions", 10
         ) as found:
-            behind = size - next(iter(found.rows))[0]
+            behind = size - (next(iter(found.rows))[0] or 0)
         yield Row("20,000 lines/s: CPU", f"{100 * share:.1f} % of a core", "", None)
         yield Row("20,000 lines/s: lag", f"{behind / 1e6:.1f} MB behind of {size / 1e6:.0f}", "2 s of it", None)
 

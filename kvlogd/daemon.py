@@ -193,7 +193,7 @@ class Daemon:
         if self.intake is None:
             self._begin(now_s)
         busy = self._read(now_s, wall_s)
-        if self._is_commit_due(now_s):
+        if self._is_commit_due(now_s, busy=busy):
             self._commit(now_s)
         self._tell(now_s, wall_s)
         if now_s - self._tended_s >= TEND_S:
@@ -228,13 +228,15 @@ class Daemon:
             self._store_failed(error, now_s)
             return False
 
-    def _is_commit_due(self, now_s: float) -> bool:
+    def _is_commit_due(self, now_s: float, *, busy: bool) -> bool:
         if self.intake is None:
             return False
         since_s = now_s - self._committed_s
         if since_s >= COMMIT_S or (since_s >= NEWS_S and self.intake.has_news()):
             return True
-        return self.intake.pending() >= (BUSY_RECORDS if since_s >= BUSY_S else COMMIT_RECORDS)
+        if since_s >= BUSY_S:
+            return busy or self.intake.pending() >= BUSY_RECORDS
+        return self.intake.pending() >= COMMIT_RECORDS
 
     def _commit(self, now_s: float, *, is_last: bool = False) -> None:
         if self.intake is None or self.store is None:
