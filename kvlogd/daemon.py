@@ -48,7 +48,7 @@ TEND_S, FIRST_TEND_S, TEND_AGAIN_S = 1800.0, 300.0, 30.0
 REPORT_S = 10.0
 """How often it is said how the logs fare."""
 EXTEND_S = 30.0
-FLUSH_S, STATUS_S = 1.0, 5.0
+FLUSH_S, STATUS_S = 3.0, 5.0
 """How long a query waits for what was read to be stored, and a status for the loop."""
 
 
@@ -97,7 +97,7 @@ class Daemon:
         self._waker.wake()
 
     def flush(self) -> None:
-        """Have everything stored that was read, for a query; waits a second at most. Raises StoreError."""
+        """Have everything stored that was read, for a query; waits three seconds at most. Raises StoreError."""
         self._errands.ask(lambda: self._commit(self._clock.monotonic_s()), FLUSH_S)
 
     def status(self) -> Mapping[str, object]:
