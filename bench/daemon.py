@@ -1,26 +1,36 @@
 """Measures `kvlogd run` on this host: CPU, memory, fsyncs and the age of a row, at rest and under a loud log.
 
-`python bench/daemon.py [--minutes 5]`. Sixteen engines write a record each 10 s, then each 2 s; then one log brings
-20,000 lines a second. Beside each number stands the limit that the project set itself.
+`python bench/daemon.py [--minutes 5]`. Sixteen engines write a record each 10 s, then each 2 s (for 5 minutes at most),
+beside eight GPUs, whose driver is the tests' stand-in where there is a C compiler; then one log brings 20,000 lines a
+second. Beside each number stands the limit that the project set itself. It takes 30 minutes to see how memory grows.
 """
 
 import argparse
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from kvlogd import ask
+from kvlogd import ask, procfs
+from kvlogd.procfs import ProcFs
+from tests.nvml.driver import Driver
 
 ENGINES = 16
+GPUS = 8
+LONGEST_AT_2_S_MIN = 5.0
+SETTLED_MIN = 6.0
+"""From then on memory is that of a daemon at rest: its first upkeep comes after five minutes."""
+LOOK_S = 30.0
 LOUD_LINES = 20_000
 RECORD = (
     "(APIServer pid={pid}) INFO {stamp} [loggers.py:257] Engine 000: Avg prompt throughput: {number}.0 tokens/s, "
@@ -28,6 +38,7 @@ RECORD = (
     "Prefix cache hit rate: 12.0%\n"
 )
 CHATTER = '(APIServer pid={pid}) INFO:     10.0.0.7:51234 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+NO_MEMORY = procfs.Memory(0.0, 0.0)
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -78,15 +89,40 @@ def write(log: Path, text: str) -> None:
         out.write(text)
 
 
+class Memory:
+    """How much memory a process has, looked at again and again; `per_hour_mb` is how fast it grows once it settled."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._begun_s = time.monotonic()
+        self._seen: list[tuple[float, float]] = []
+        """(minutes, MB)"""
+
+    def watch(self, minutes: float) -> None:
+        """Look for so long."""
+        end_s = time.monotonic() + 60 * minutes
+        while (left_s := end_s - time.monotonic()) > 0:
+            time.sleep(min(LOOK_S, left_s))
+            self._seen.append(((time.monotonic() - self._begun_s) / 60, rss_mb(self._pid)))
+
+    def per_hour_mb(self) -> float | None:
+        """Return None where it was not watched for long enough."""
+        settled = [seen for seen in self._seen if seen[0] >= SETTLED_MIN]
+        if len(settled) < 10:
+            return None
+        return 60 * statistics.linear_regression(*zip(*settled, strict=True)).slope
+
+
 @contextmanager
-def daemon(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a daemon on the logs of a folder."""
+def daemon(folder: Path, gpus: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a daemon on the logs of a folder, and on so many GPUs."""
     config = folder / "kvlogd.yaml"
     config.write_text(
         f"sources: [{{name: bench, files: ['{folder}/*.log'], timezone: UTC}}]\n"
         f"store: {{path: {folder}/store.duckdb}}\n"
     )
-    process = subprocess.Popen([sys.executable, "-m", "kvlogd", "run", "--config", str(config)])
+    environment = Driver(folder, gpus).environment if gpus else os.environ
+    process = subprocess.Popen([sys.executable, "-m", "kvlogd", "run", "--config", str(config)], env=environment)
     try:
         yield process
     finally:
@@ -106,13 +142,15 @@ def rss_mb(pid: int) -> float:
 
 
 def fsyncs_per_minute(pid: int, seconds: float) -> float | None:
-    """Return how often a process syncs a file, by strace; None where there is none."""
+    """Return how often a process syncs a file, by strace; None where there is none that may look."""
     if shutil.which("strace") is None:
         return None
     with tempfile.NamedTemporaryFile() as out:
         watch = ["strace", "-f", "-q", "-e", "trace=fsync,fdatasync", "-o", out.name, "-p", str(pid)]
         tracer = subprocess.Popen(watch, stderr=subprocess.DEVNULL)
-        time.sleep(seconds)
+        with suppress(subprocess.TimeoutExpired):
+            tracer.wait(seconds)
+            return None  # it may not look
         tracer.send_signal(signal.SIGINT)
         tracer.wait(10)
         calls = [line for line in Path(out.name).read_text().splitlines() if "sync(" in line and "resumed" not in line]
@@ -131,22 +169,38 @@ def age_of_a_row_s(folder: Path) -> float:
                 return time.monotonic() - begun
 
 
-def at_rest(folder: Path, interval_s: float, minutes: float) -> Iterator[Row]:
+def at_rest(folder: Path, interval_s: float, minutes: float, gpus: int) -> Iterator[Row]:
     """Measure with sixteen engines that log every `interval_s`."""
-    with daemon(folder) as process, Writers(folder, interval_s, ENGINES):
+    with daemon(folder, gpus) as process, Writers(folder, interval_s, ENGINES):
+        memory = Memory(process.pid)
         time.sleep(20)
+        children = {one.pid: cpu_s(one.pid) for one in ProcFs().processes().values() if one.parent == process.pid}
         cpu, begun = cpu_s(process.pid), time.monotonic()
-        time.sleep(60 * minutes)
-        share = (cpu_s(process.pid) - cpu) / (time.monotonic() - begun)
+        memory.watch(minutes)
+        span_s = time.monotonic() - begun
+        share = (cpu_s(process.pid) - cpu) / span_s
         rest = f"16 engines at {interval_s:g} s"
         yield Row(f"{rest}: CPU", f"{100 * share:.2f} % of a core", "0.3 %", share <= 0.003)
-        memory = rss_mb(process.pid)
-        yield Row(f"{rest}: memory", f"{memory:.0f} MB after {minutes:g} min", "90 MB", memory <= 90)
+        yield from memory_rows(rest, memory, process.pid, minutes)
+        for pid, before in children.items():
+            share = (cpu_s(pid) - before) / span_s
+            yield Row(f"{rest}: child for {gpus} GPUs", f"{100 * share:.2f} %, {rss_mb(pid):.0f} MB", "", None)
         ages = sorted(age_of_a_row_s(folder) for _ in range(20))
         yield Row(f"{rest}: line to row", f"{ages[10]:.2f} s median, {ages[-1]:.2f} s most", "1 s", ages[-1] < 1)
-        syncs = fsyncs_per_minute(process.pid, 30)
+        syncs = fsyncs_per_minute(process.pid, 120)
         if syncs is not None:
-            yield Row(f"{rest}: fsyncs", f"{syncs:.0f} a minute", "", None)
+            yield Row(f"{rest}: fsyncs", f"{syncs:.1f} a minute", "", None)
+
+
+def memory_rows(rest: str, memory: Memory, pid: int, minutes: float) -> Iterator[Row]:
+    """Yield what memory was taken, and how it grew."""
+    resident = rss_mb(pid)
+    yield Row(f"{rest}: memory", f"{resident:.1f} MB after {minutes:g} min", "90 MB", resident <= 90)
+    own = (ProcFs().memory(pid) or NO_MEMORY).own_mib * 2**20 / 1e6
+    yield Row(f"{rest}: of that its own", f"{own:.1f} MB, the rest is libraries", "", None)
+    grows = memory.per_hour_mb()
+    if grows is not None:
+        yield Row(f"{rest}: it grows by", f"{grows:+.1f} MB an hour", "", None)
 
 
 def loud(folder: Path, seconds: float = 30.0) -> Iterator[Row]:
@@ -163,7 +217,7 @@ def loud(folder: Path, seconds: float = 30.0) -> Iterator[Row]:
         with ask.sql(
             [folder / "kvlogd.sock"], folder / "store.duckdb", "SELECT max(byte_offset) FROM positions", 10
         ) as found:
-            behind = size - next(iter(found.rows))[0]
+            behind = size - (next(iter(found.rows))[0] or 0)
         yield Row("20,000 lines/s: CPU", f"{100 * share:.1f} % of a core", "", None)
         yield Row("20,000 lines/s: lag", f"{behind / 1e6:.1f} MB behind of {size / 1e6:.0f}", "2 s of it", None)
 
@@ -173,11 +227,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, help="how long each rest is measured")
     minutes = parser.parse_args().minutes
-    for measure in (lambda f: at_rest(f, 10.0, minutes), lambda f: at_rest(f, 2.0, minutes), loud):
+    gpus = GPUS if shutil.which("gcc") or shutil.which("cc") else 0
+    rests = ((10.0, minutes), (2.0, min(minutes, LONGEST_AT_2_S_MIN)))
+    measures: list[Callable[[Path], Iterator[Row]]] = [
+        *(partial(at_rest, interval_s=every, minutes=long, gpus=gpus) for every, long in rests),
+        loud,
+    ]
+    for measure in measures:
         with tempfile.TemporaryDirectory(prefix="kvlogd-bench-") as folder:
             for row in measure(Path(folder)):
                 verdict = {True: "kept", False: "MISSED", None: ""}[row.is_kept]
-                print(f"{row.what:<32} {row.value:<34} {row.limit:<10} {verdict}", flush=True)
+                print(f"{row.what:<38} {row.value:<34} {row.limit:<10} {verdict}", flush=True)
 
 
 if __name__ == "__main__":

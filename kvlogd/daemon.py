@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kvlogd import board, silencing, systemd, wire
+from kvlogd import board, silencing, systemd, thrift, wire
 from kvlogd.channel import Secret
 from kvlogd.clock import Clock, Waker
 from kvlogd.dispatch import Dispatch
@@ -31,22 +31,24 @@ from kvlogd.systemd import Notifier
 from kvlogd.voice import Complaint, Level, Voice
 from kvlogd.watch import Watch
 
-POLL_S = 1.0
+POLL_S = 2.0
 """How often files are looked at while nothing comes; a query makes it look at once."""
-COMMIT_S = 10.0
-COMMIT_RECORDS = 20_000
-"""A commit costs about 12 ms however small it is: few at rest, large ones for a backlog."""
+COMMIT_S, BUSY_S = 60.0, 10.0
+COMMIT_RECORDS, BUSY_RECORDS = 20_000, 1_000
+"""A commit costs about 40 ms of a host that does other things, however small it is: few at rest, more where much comes,
+large ones for a backlog. A query has what was read stored at once, and so does an alert. What a crash takes of the logs
+is read again; of GPUs and /metrics it takes what was read since."""
 NEWS_S = 1.0
 """An alert does not wait for the next commit."""
 FAREWELL_S = 3.0
 """How long messages that are on their way may take at the end."""
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
-TEND_S, FIRST_TEND_S, TEND_AGAIN_S = 3600.0, 300.0, 30.0
+TEND_S, FIRST_TEND_S, TEND_AGAIN_S = 1800.0, 300.0, 30.0
 """How often old rows are looked after, how soon after a start, and how soon again where there is more to do."""
 REPORT_S = 10.0
 """How often it is said how the logs fare."""
 EXTEND_S = 30.0
-FLUSH_S, STATUS_S = 1.0, 5.0
+FLUSH_S, STATUS_S = 3.0, 5.0
 """How long a query waits for what was read to be stored, and a status for the loop."""
 
 
@@ -95,7 +97,7 @@ class Daemon:
         self._waker.wake()
 
     def flush(self) -> None:
-        """Have everything stored that was read, for a query; waits a second at most. Raises StoreError."""
+        """Have everything stored that was read, for a query; waits three seconds at most. Raises StoreError."""
         self._errands.ask(lambda: self._commit(self._clock.monotonic_s()), FLUSH_S)
 
     def status(self) -> Mapping[str, object]:
@@ -121,6 +123,7 @@ class Daemon:
             try:
                 self._turn()
                 self._notifier.ready()
+                thrift.give_back()
                 while not self._stop_wanted:
                     if not self._turn():
                         self._waker.wait(POLL_S)
@@ -190,7 +193,7 @@ class Daemon:
         if self.intake is None:
             self._begin(now_s)
         busy = self._read(now_s, wall_s)
-        if self._is_commit_due(now_s):
+        if self._is_commit_due(now_s, busy=busy):
             self._commit(now_s)
         self._tell(now_s, wall_s)
         if now_s - self._tended_s >= TEND_S:
@@ -225,17 +228,21 @@ class Daemon:
             self._store_failed(error, now_s)
             return False
 
-    def _is_commit_due(self, now_s: float) -> bool:
+    def _is_commit_due(self, now_s: float, *, busy: bool) -> bool:
         if self.intake is None:
             return False
         since_s = now_s - self._committed_s
-        is_urgent = since_s >= NEWS_S and self.intake.has_news()
-        return is_urgent or since_s >= COMMIT_S or self.intake.pending() >= COMMIT_RECORDS
+        if since_s >= COMMIT_S or (since_s >= NEWS_S and self.intake.has_news()):
+            return True
+        if since_s >= BUSY_S:
+            return busy or self.intake.pending() >= BUSY_RECORDS
+        return self.intake.pending() >= COMMIT_RECORDS
 
     def _commit(self, now_s: float, *, is_last: bool = False) -> None:
         if self.intake is None or self.store is None:
             return
-        batch = self._lookout.joined(self.intake.batch(now_s, is_last=is_last))
+        alive = self._lookout.served()
+        batch = self._lookout.joined(self.intake.batch(now_s, is_last=is_last, alive=alive))
         batch = self._dispatch.planned(batch, self._clock.monotonic_s(), self._clock.wall_s())
         try:
             if any(batch):
@@ -289,7 +296,7 @@ class Daemon:
         self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_S)
 
     def _tend(self, now_s: float, wall_s: float) -> None:
-        """Look after what is old, once an hour."""
+        """Look after what is old, and give back what is not used, each half hour."""
         self._tended_s = now_s
         if self.store is None:
             return
@@ -303,6 +310,7 @@ class Daemon:
             self._voice.complain("store upkeep", str(error), now_s, wall_s)
         else:
             self._voice.relent("store upkeep")
+        thrift.give_back()
 
     def _report(self, now_s: float, wall_s: float) -> None:
         """Say how the logs fare, to systemd and where something is wrong."""

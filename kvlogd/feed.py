@@ -10,6 +10,8 @@ from kvlogd.stream import Reaped, Stream
 PASS_S = 3.0
 """How often silence is looked for."""
 FAR_BEHIND_BYTES = 1 << 20
+SILENT_S = 86400.0
+"""A log that has been silent for so long can be let go: nothing more can come of its silence."""
 
 NEAR_BYTES = 1 << 20
 """A log of which no more is unread is read to the present: what /metrics tells now belongs to it as it stands."""
@@ -68,7 +70,7 @@ class Feed:
         for piece in pieces:
             if piece.log not in self.streams:
                 for _ in self._begin(piece.log):
-                    pass  # it has no past
+                    pass  # it has no past, or little of it since it was let go
             self.streams[piece.log].take(piece, now_s, wall_s)
         spoke = {piece.log for piece in pieces}
         for log in self._behind - spoke:
@@ -110,6 +112,23 @@ class Feed:
         self.streams[log], steps = self._revive(log)
         self._behind.add(log)
         return steps
+
+    def silent(self, now_s: float) -> list[Stream]:
+        """Return the logs that have told nothing for a day and about which no alert stands."""
+        if self._reviving or self.scraper is not None:
+            return []
+        for stream in self.streams.values():
+            stream.heard_s = now_s if stream.heard_s is None else stream.heard_s
+        return [
+            stream
+            for stream in self.streams.values()
+            if now_s - (stream.heard_s or 0.0) >= SILENT_S and not stream.pipeline.is_alerting()
+        ]
+
+    def let_go(self, log: str) -> None:
+        """Forget what a log has told: it is brought to where it stood when it speaks again."""
+        del self.streams[log]
+        self._behind.discard(log)
 
     def harvest(self) -> list[tuple[Stream, Reaped]]:
         """Return what came of each log since the last time."""

@@ -37,8 +37,12 @@ class Herald:
             self._voice.say(Level.NOTICE, f"{label_text(source)}: {reason}{count}{again}")
 
     def fares(self, found: Iterable[Health], now_s: float, wall_s: float) -> None:
-        """Tell which logs cannot be read, and which can again."""
-        troubled = {health.log: health.mend or health.state for health in found if health.state == "unreadable"}
+        """Tell which logs cannot be read, or only with trouble, and which can again."""
+        troubled = {
+            health.log: health.mend or health.state
+            for health in found
+            if health.state == "unreadable" or (health.state == "reading" and health.mend)
+        }
         for log, mend in troubled.items():
             self._voice.complain(label_text(log), mend, now_s, wall_s)
         for log in self._troubled - troubled.keys():

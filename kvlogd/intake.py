@@ -5,8 +5,9 @@ Thrown away and built anew from the store whenever a commit failed: nobody knows
 
 import glob
 import itertools
+import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from datetime import tzinfo
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from kvlogd.alerts import Standing
 from kvlogd.clock import Clock
 from kvlogd.config import SourceConfig
 from kvlogd.container import ContainerTail
-from kvlogd.feed import Feed
+from kvlogd.feed import SILENT_S, Feed
 from kvlogd.harvest import Harvest
 from kvlogd.inquiry import inquire
 from kvlogd.journal import Journal
@@ -48,7 +49,7 @@ class Intake:
         self._code = memory.code(setup.rules)
         revival = Revival(store, setup.rules, self._code)
         places = store.places()
-        logs = revival.logs() | {place.source for place in places}
+        logs = revival.alerted() | _heard_of(places, revival.logs())
         clock = clock or Clock()
         self.feeds = [_feed(source, revival, places, logs, clock) for source in setup.config.sources]
         self._left = revival.standings_without([GPU_SOURCE, HOST_SOURCE, *(stream.log for stream in self.streams())])
@@ -76,14 +77,29 @@ class Intake:
         """Return the logs of which much is still to be read."""
         return frozenset(log for feed in self.feeds for log in feed.behind())
 
-    def batch(self, now_s: float, *, is_last: bool = False) -> Batch:
-        """Return what came in since the last batch; the last one holds what the rules remember, too."""
+    def batch(self, now_s: float, *, is_last: bool = False, alive: Container[str] = ()) -> Batch:
+        """Return what came in since the last batch; the last one holds what the rules remember, too.
+
+        Logs that have been silent for a day are let go with it, but for those whose servers are `alive`: they cost
+        memory, and logs may come under ever new names.
+        """
         reaped = [pair for feed in self.feeds for pair in feed.harvest()]
+        leaving = {stream.log for feed in self.feeds for stream in feed.silent(now_s) if stream.log not in alive}
         memories = [
-            self._memory(stream, now_s) for stream, got in reaped if is_last or self._is_due(stream, got, now_s)
+            self._memory(stream, now_s)
+            for stream, got in reaped
+            if is_last or stream.log in leaving or self._is_due(stream, got, now_s)
         ]
+        self._let_go(leaving)
         left, self._left = self._left, []
         return _joined([got for _, got in reaped], memories, left)
+
+    def _let_go(self, logs: Iterable[str]) -> None:
+        for log in logs:
+            self._remembered_s.pop(log, None)
+            for feed in self.feeds:
+                if log in feed.streams:
+                    feed.let_go(log)
 
     def _is_due(self, stream: Stream, got: Reaped, now_s: float) -> bool:
         # a memory without a life that the store knows is of no use
@@ -136,11 +152,24 @@ class Intake:
             feed.close()
 
 
+def _heard_of(places: Iterable[Position], logs: Iterable[str]) -> set[str]:
+    """Return the logs that told something within the last day before kvlogd last read: the others may be over."""
+    seen_s: dict[str, float] = {}
+    for place in places:
+        seen_s[place.source] = max(seen_s.get(place.source, 0.0), place.seen_s or math.inf)
+    known = [at_s for at_s in seen_s.values() if math.isfinite(at_s)]
+    since_s = max(known, default=0.0) - SILENT_S
+    return {log for log in (*logs, *seen_s) if seen_s.get(log, math.inf) >= since_s}
+
+
 def _feed(
     source: SourceConfig, revival: Revival, places: Iterable[Position], logs: Iterable[str], clock: Clock
 ) -> Feed:
-    mine = [log for log in logs if log == source.name or log.startswith(f"{source.name}/")]
-    kept = [place for place in places if place.source in mine]
+    def is_mine(log: str) -> bool:
+        return log == source.name or log.startswith(f"{source.name}/")
+
+    mine = [log for log in logs if is_mine(log)]
+    kept = [place for place in places if is_mine(place.source)]
     in_zone: tzinfo = HOST_ZONE if source.timezone is None else zone(source.timezone)
     scraper = None if source.metrics is None else Scraper(source.name, source.metrics, clock)
     tailer, has_one_log = _tailer(source, kept), not source.files or _is_one_file(source)

@@ -3,22 +3,19 @@
 Promises: every entry of the unit once, from its first on or from right behind the cursor that the store holds; what is
 handed on carries the cursor that goes with it; where the entry at the cursor is gone, one gap tells from when to when;
 what journald itself suppressed is a gap with the count; memory stays flat, and while nobody reads, the pipe makes
-journalctl wait; the child ends with this process, however that ends.
+journalctl wait; the child ends with this process, however that ends; one that hangs is left for another within minutes.
 Does not promise: to notice entries that were vacuumed while it lagged behind them, to follow units by pattern, or
 to tell a unit that has not logged yet from one whose entries this user may not see.
 """
 
 import json
-import os
 import re
-import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
-from fcntl import F_SETPIPE_SZ, fcntl
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from kvlogd.envelope import JOURNAL_BREAKS, JOURNAL_CUT
+from kvlogd.journalctl import FAREWELL_S, Child
 from kvlogd.model import Gap
 from kvlogd.piece import Health, Piece
 from kvlogd.rows import Position
@@ -32,15 +29,22 @@ SUPPRESSED = b"a596d6fe7bfa4994828e72309e95d61e"
 """MESSAGE_ID of journald's "Suppressed N messages from UNIT"."""
 MAX_ENTRY = 8 << 20
 """Bytes of one entry as JSON; a byte that is not text takes up to four. A longer one is dropped and counted."""
-PIPE = 1 << 20
-BLOCK = 256 * 1024
 LONGEST_WAIT_S = 60.0
-FAREWELL_S = 2.0
-"""How long a child that has closed its output may take to end."""
+SILENT_S, LONGEST_SILENT_S = 300.0, 900.0
+"""After so long without an entry the journal is gone through again, ever more seldom where nothing is found: a
+journalctl that hangs looks like a unit that is silent."""
+SEARCH_S = 3600.0
+"""How long it may take to come to the first entry, or to the end, of what is there already."""
+LATE_S = 30.0
+"""An entry that was this old when it was found by going through again was held back."""
+TOLD_S = 3600.0
+"""How long it is shown that journalctl hung."""
 
 TOO_LONG, SILENCED, GONE = "journal entry too long", "suppressed by journald", "journal cursor gone"
 ACCESS = "let this user read the journal: SupplementaryGroups=systemd-journal in the unit, or the group adm"
 NOT_YET = "no entry of this unit yet: see that the unit is named rightly, and that this user is in systemd-journal"
+HUNG = "journalctl hung within the last hour and was started anew: if it goes on, see journalctl --verify"
+STUCK = "journalctl hangs and cannot be ended: see that the disk of the journal answers"
 MISSING = "journalctl cannot be started: install systemd, or give the log as files"
 
 # No text of an entry can look like these: a quote inside a JSON string has a backslash before it.
@@ -72,21 +76,36 @@ class Journal:
         self._place = _Place(source, last)
         self._is_resumed = last is not None
         self._cut: bytes | None = None
-        self._child: _Child | None = None
+        self._child: Child | None = None
         self._lines = _Lines()
         self._follows = False
         self._fails = 0
         self._retry_s: float | None = None
         self._trouble: tuple[str, str] | None = None
+        self._left: Child | None = None
+        """One that was silent and may not have ended, since `_left_s`."""
+        self._now_s = self._heard_s = self._left_s = 0.0
+        """`_heard_s`: when the child last said something."""
+        self._patience_s = SILENT_S
+        self._again_s: float | None = None
+        """Host's time when the journal was gone through again for the last time."""
+        self._hung_s = float("-inf")
 
     def poll(self, budget_bytes: int, now_s: float, wall_s: float) -> list[Piece]:
         """Return what is new, about `budget_bytes` at most; starts and reaps the child."""
+        self._now_s = now_s
         if self._child is None:
-            self._child = self._start(now_s)
+            self._child, self._heard_s = self._start(now_s), now_s
         child = self._child
         if child is None:
             return []
-        pieces = self._pieces(self._lines.add(child.read(budget_bytes)), wall_s)
+        data = child.read(budget_bytes)
+        pieces = self._pieces(self._lines.add(data), wall_s)
+        if data:
+            self._heard_s = now_s
+        elif now_s - self._heard_s >= (self._patience_s if self._follows else SEARCH_S):
+            self._go_through_again(child, wall_s)
+            return pieces
         status = child.ended(now_s)
         if status is not None:
             self._child = None
@@ -108,18 +127,19 @@ class Journal:
         elif self._follows and self._place.is_new:
             state, mend = "waiting", NOT_YET
         else:
-            state, mend = "reading", ""
+            state, mend = "reading", HUNG if self._now_s - self._hung_s < TOLD_S else ""
         return [Health(self._source, state, None, mend)]
 
     def close(self) -> None:
         """End the child, within a second."""
-        if self._child is not None:
-            self._child.close()
-            self._child = None
+        for child in (self._child, self._left):
+            if child is not None:
+                child.close()
+        self._child = self._left = None
 
     # --- the child
 
-    def _start(self, now_s: float) -> "_Child | None":
+    def _start(self, now_s: float) -> Child | None:
         """Start journalctl: first to the end of what is there, then on from there.
 
         Only without --follow are entries of earlier boots shown. The entry at the cursor is asked for too: it tells
@@ -127,13 +147,26 @@ class Journal:
         """
         if self._retry_s is not None and now_s < self._retry_s:
             return None
+        if self._left is not None and self._left.is_there():
+            if now_s - self._left_s > FAREWELL_S:
+                self._trouble = "unreadable", STUCK
+            return None
+        self._left = None
         self._place.seek(again=self._follows)
         follow = ["--follow", "--no-tail"] if self._follows else []
         try:
-            return _Child([*self._command, *self._place.start(), *follow])
+            return Child([*self._command, *self._place.start(), *follow])
         except (OSError, ValueError):
             self._later(now_s, "unreadable", MISSING)
             return None
+
+    def _go_through_again(self, child: Child, wall_s: float) -> None:
+        """Leave a child that has been silent for long, and see whether there is more than it has shown."""
+        child.leave()
+        self._child, self._left, self._left_s = None, child, self._now_s
+        self._lines = _Lines()
+        self._again_s, self._follows = wall_s, False
+        self._patience_s = min(2 * self._patience_s, LONGEST_SILENT_S)
 
     def _ended(self, status: int, said: bytes, now_s: float) -> None:
         self._lines = _Lines()  # what was cut off lies behind the cursor: it comes again
@@ -182,8 +215,12 @@ class Journal:
             return
         if lost is None:
             kept += [line] if self._cut is None else [self._cut, line]
-        self._fails, self._trouble = 0, None
+        self._fails, self._trouble, self._patience_s = 0, None, SILENT_S
         self._cut, self._is_resumed = None, False
+        if self._again_s is not None:
+            if entry.us is not None and entry.us / 1e6 < self._again_s - LATE_S:
+                self._hung_s = self._now_s
+            self._again_s = None
 
     def _lost(self, line: bytes, entry: "_Entry | None") -> Gap | None:
         ts_s = None if entry is None or entry.us is None else entry.us / 1e6
@@ -322,73 +359,3 @@ class _Lines:
         if len(self._rest) > MAX_ENTRY:
             self._rest[4096:-4096] = b"\0"
         return lines
-
-
-class _Child:
-    """One journalctl. It ends when its output is closed, so it needs no signal to die with this process."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-        self._out, self._err = _fd(self._process.stdout), _fd(self._process.stderr)
-        with suppress(OSError):  # a share of this user's pipes is used up: a small one will do
-            fcntl(self._out, F_SETPIPE_SZ, PIPE)
-        self.said = b""
-        """The end of what it said about itself."""
-        self._end_s: float | None = None
-        self._is_at_end = False
-
-    def read(self, budget: int) -> bytes:
-        """Return what it has written, at most `budget` bytes."""
-        blocks: list[bytes] = []
-        block: bytes | None = None
-        while budget > 0 and (block := _read(self._out, min(budget, BLOCK))):
-            blocks.append(block)
-            budget -= len(block)
-        self._is_at_end = budget > 0 and block is not None
-        self.said = (self.said + (_read(self._err, BLOCK) or b""))[-2048:]
-        return b"".join(blocks)
-
-    def ended(self, now_s: float) -> int | None:
-        """Return its exit status once all that it wrote has been read; ends one that stays without any output."""
-        if not self._is_at_end:
-            return None
-        status = self._process.poll()
-        self._end_s = now_s if self._end_s is None else self._end_s
-        if status is None and now_s - self._end_s > FAREWELL_S:
-            self._process.kill()
-        return status
-
-    def close(self) -> None:
-        """End it, if need be, and take leave of it."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(FAREWELL_S / 4)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
-
-
-def _fd(stream: IO[bytes] | None) -> int:
-    if stream is None:
-        raise ValueError("no pipe")
-    os.set_blocking(stream.fileno(), False)
-    return stream.fileno()
-
-
-def _read(fd: int, size: int) -> bytes | None:
-    """Return what is there: nothing at the end, None where more may come."""
-    try:
-        return os.read(fd, size)
-    except BlockingIOError:
-        return None

@@ -6,7 +6,7 @@ number is found by the one that the container gives. Does not promise: to tell t
 number from two containers.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kvlogd.procfs import Process, ProcFs
@@ -51,12 +51,14 @@ class Kin:
         self._looks = 0
         self.trees: list[Tree] = []
         self._processes: Mapping[int, Process] = {}
+        self._inside: Mapping[int, Sequence[int]] | None = None
+        """The number inside a container -> the host's numbers; None where this look has not asked for it."""
 
     def look(self, writers: Iterable[Writer]) -> None:
         """Find the processes of each server anew."""
         self._looks += 1
         known = list(writers)
-        self._processes = self._procfs.processes() if known else {}
+        self._processes, self._inside = self._procfs.processes() if known else {}, None
         children: dict[int, list[int]] = {}
         for process in self._processes.values():
             children.setdefault(process.parent, []).append(process.pid)
@@ -109,12 +111,21 @@ class Kin:
         if writer.pid in self._processes and self._procfs.is_vllm(writer.pid):
             found = writer.pid
         else:
-            inside = [pid for pid in self._processes if self._procfs.inside(pid) == writer.pid]
-            mine = [pid for pid in inside if self._procfs.is_vllm(pid)]
+            mine = [pid for pid in self._inside_as(writer.pid) if self._procfs.is_vllm(pid)]
             found = mine[0] if len(mine) == 1 else None
         self._hosts = {known: pid for known, pid in self._hosts.items() if known[0] != writer.source}
         self._hosts[key] = found
         return found
+
+    def _inside_as(self, number: int) -> Sequence[int]:
+        """Return the processes that have this number inside their container; each is looked at once a look."""
+        if self._inside is None:
+            inside: dict[int, list[int]] = {}
+            for pid in self._processes:
+                if (its := self._procfs.inside(pid)) is not None:
+                    inside.setdefault(its, []).append(pid)
+            self._inside = inside
+        return self._inside.get(number, ())
 
     def _root(self, pid: int) -> int:
         while (parent := self._processes[pid].parent) in self._processes and self._procfs.is_vllm(parent):

@@ -172,6 +172,10 @@ class Lookout:
         """Tell whether an alert waits to be stored."""
         return self._sideline is not None and self._sideline.has_news()
 
+    def served(self) -> set[str]:
+        """Return the logs whose servers were seen to run."""
+        return {tree.writer.source for tree in self._kin.trees}
+
     def joined(self, batch: Batch) -> Batch:
         """Return a batch with what came since the last one."""
         if self._sideline is None:

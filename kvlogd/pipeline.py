@@ -181,6 +181,10 @@ class Pipeline:
         """Return how many records wait to be harvested."""
         return len(self._samples)
 
+    def is_alerting(self) -> bool:
+        """Tell whether an alert stands, as it was harvested last, or one waits to be."""
+        return bool(self._standings or self._alert_events)
+
     def has_news(self) -> bool:
         """Tell whether something that people may see waits to be harvested."""
         return bool(self._alert_events)

@@ -1,6 +1,7 @@
 """Mends a store whose write-ahead log is damaged, by its files alone, before anything opens them.
 
-Promises that the files as they were found lie beside the mended ones, and that what was given up is told in bytes.
+Promises that the files as they were found lie beside the mended ones, for the last three times that it had to mend
+them, and that what was given up is told in bytes.
 Rows and positions go back together, so that the logs are read again from there. Never touches a main file.
 """
 
@@ -19,6 +20,8 @@ from kvlogd.model import Gap
 
 _SPARE_BYTES = 16 * 2**20
 _PLACE = re.compile(r"WAL file.*entry at byte position (\d+)")
+MOST_ASIDE = 3
+"""How often files are kept as they were found: each time takes as much room as the store."""
 
 
 class Recovery(NamedTuple):
@@ -79,7 +82,19 @@ def _set_aside(path: Path, wall_s: float) -> tuple[Path, ...]:
     disk.require(path.parent, sum(disk.size_of(file) for file, _ in todo) + _SPARE_BYTES, path)
     for file, copy in todo:
         _copy(file, copy)
+    _forget_old(path, stamp)
     return tuple(copy for _, copy in pairs if copy.exists())
+
+
+def _forget_old(path: Path, stamp: str) -> None:
+    """Remove all copies but the newest few; those made now stay, whatever the host's clock says."""
+    name = re.compile(rf"{re.escape(path.name)}(?:\.wal)?\.corrupt-(\d{{8}}T\d{{6}}Z)")
+    copies = [(match[1], file) for file in path.parent.iterdir() if (match := name.fullmatch(file.name))]
+    kept = {stamp, *sorted({made for made, _ in copies} - {stamp})[1 - MOST_ASIDE :]}
+    for made, file in copies:
+        if made not in kept:
+            with contextlib.suppress(OSError):
+                file.unlink()
 
 
 def _copy(file: Path, copy: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is done for the store each hour: minutes are filled, days exported, and what is old is forgotten.
+"""What is done for the store each half hour: minutes are filled, days exported, and what is old is forgotten.
 
 Promises that nothing is forgotten by a clock alone: what is old is told by the records (see `days.trusted_s`), and
 samples go only once they are in `minutes`. Alerts, runs, engines and gaps are kept for
@@ -32,7 +32,7 @@ class Tended(export.Source, Protocol):
 
 
 def tend(store: Tended, wall_s: float, keep: Keep) -> bool:
-    """Do what is due: cheap where nothing is, and enough once an hour; return False where more is left to do.
+    """Do what is due: cheap where nothing is, and enough each half hour; return False where more is left to do.
 
     Raises StoreError for the first thing that failed, after the rest was tried; call it again later.
     """

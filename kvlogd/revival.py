@@ -25,14 +25,24 @@ class Revival:
         self.ids = Ids(store.engines(), store.runs())
         self._store = store
         self._rules = rules
+        self._code = code
+        self._revived: set[str] = set()
+        self._load()
+
+    def _load(self) -> None:
+        store = self._store
         self._engines = {engine.engine_id: engine for engine in store.engines()}
         self._open_runs = [run for run in store.runs() if run.ended_s is None]
         self._standings = store.standings()
-        self._memories = {one.source: one.memory for one in store.memories() if one.code == code}
+        self._memories = {one.source: one.memory for one in store.memories() if one.code == self._code}
 
     def logs(self) -> set[str]:
         """Return the logs of which something goes on."""
-        return {self._engines[run.engine_id].source for run in self._open_runs} | {s.source for s in self._standings}
+        return {self._engines[run.engine_id].source for run in self._open_runs} | self.alerted()
+
+    def alerted(self) -> set[str]:
+        """Return the logs about which an alert stands."""
+        return {standing.source for standing in self._standings}
 
     def standings_without(self, logs: Iterable[str]) -> list[Standing]:
         """Return the alerts about logs that are none of these: nobody will judge them any more."""
@@ -40,7 +50,13 @@ class Revival:
         return [standing for standing in self._standings if standing.source not in followed]
 
     def stream(self, log: str, zone: tzinfo) -> tuple[Stream, Iterator[None]]:
-        """Return the stream of a log and the steps that bring it to where it stood."""
+        """Return the stream of a log and the steps that bring it to where it stood.
+
+        Of one that was let go since, and speaks again, the store is asked anew.
+        """
+        if log in self._revived:
+            self._load()
+        self._revived.add(log)
         runs = [run for run in self._open_runs if self._engines[run.engine_id].source == log]
         pipeline = self._remembered(log, runs) or Pipeline(log, self.ids, self._rules)
         since_s = {track.life.run.run_id: track.window.last.ts_s for track in pipeline.tracks() if track.window.last}
@@ -58,7 +74,7 @@ class Revival:
 
     def _remembered(self, log: str, runs: Sequence[Run]) -> Pipeline | None:
         """Return the pipeline that was stored, where it watched the very lives that go on."""
-        data = self._memories.get(log)
+        data = self._memories.pop(log, None)
         pipeline = memory.thawed(data, self._rules, self.ids) if data is not None else None
         if pipeline is None or {t.life.run.run_id for t in pipeline.tracks()} != {run.run_id for run in runs}:
             return None

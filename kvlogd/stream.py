@@ -57,6 +57,8 @@ class Stream:
         """Monotonic time at which the last line was written."""
         self._written_s: float | None = None
         """The same of the last line that told the time."""
+        self.heard_s: float | None = None
+        """Monotonic time at which something was last heard of it; None before anything was."""
         self._is_live = False
         """All that was there at the start has been read."""
         self._clock_s: float | None = None
@@ -80,6 +82,7 @@ class Stream:
             if not self._held:
                 self._read_held()
             return
+        self.heard_s = now_s
         mtime_s = wall_s if piece.mtime_s is None else piece.mtime_s
         self._stamper.mtime_s = mtime_s
         # what comes once all was read is fresh, whatever the clock of a file server or a jump of ours may say

@@ -66,6 +66,11 @@ boot = say("boot").strip()
 with open(os.path.join(here, "entries"), "rb") as entries:
     rest = b""
     while True:
+        while follows and say("hang"):
+            poll = select.poll()
+            poll.register(1, 0)
+            if poll.poll(5):
+                sys.exit(0)
         rest += entries.readline()
         if rest[-1:] == b"\\n":
             line, rest = rest[:-1], b""

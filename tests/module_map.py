@@ -95,7 +95,7 @@ MAY_IMPORT = {
     "herald": "notice piece rows voice",
     "daemon": (
         "channel notice clock endpoint errands herald intake lock lookout overview retention setup status store "
-        "systemd voice watch wire board dispatch heartbeat postman silencing"
+        "systemd thrift voice watch wire board dispatch heartbeat postman silencing"
     ),
     "service": "clock daemon systemd voice",
     "memory": "engines pipeline rules",
@@ -106,7 +106,9 @@ MAY_IMPORT = {
     "sqlgate": "rows functions sheet",
     "functions": "",
     "sheet": "rows",
-    "journal": "piece rows envelope",
+    "journal": "journalctl piece rows envelope",
+    "journalctl": "",
+    "thrift": "",
     "docker": "",
     "watch": "",
     "sidecar": "reading",
@@ -186,7 +188,7 @@ MAY_NAME = {
     "watchdog": "watch",
     "time": "clock",
     "shtab": "manual",
-    "subprocess": "doctor gpus install journal snapshot postman",
+    "subprocess": "doctor gpus install journalctl snapshot postman",
     "pynvml": "nvml",
     "matplotlib": "picture",
     "apprise": "sender",

@@ -45,6 +45,13 @@ def test_a_log_that_cannot_be_read_is_a_trouble_until_it_can() -> None:
     assert out.getvalue() == "<4>chat: let this user read it\n<5>chat: in order again\n"
 
 
+def test_a_log_that_is_read_with_trouble_is_told_too() -> None:
+    told, out = herald()
+    told.fares([Health("chat", "reading", None, "journalctl hung")], 0.0, START_S)
+    told.fares([Health("chat", "reading", None)], 1.0, START_S)
+    assert out.getvalue() == "<4>chat: journalctl hung\n<5>chat: in order again\n"
+
+
 def test_the_line_for_systemd() -> None:
     assert status_line(1, 0, 2, 0, "events") == "2 logs, 1 engine, 0 alerts firing, events"
     assert status_line(1, 1, 1, 5 << 20, "polling") == "1 log, 1 engine, 1 alert firing, 5 MiB behind, polling"

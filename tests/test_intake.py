@@ -1,10 +1,12 @@
 """What reads all sources: how logs are called, and that a restart takes each up where it stood."""
 
+from collections.abc import Container
 from pathlib import Path
 
 import pytest
 
 from kvlogd.config import Config, SourceConfig, StoreConfig
+from kvlogd.feed import SILENT_S
 from kvlogd.intake import Intake
 from kvlogd.setup import Setup
 from kvlogd.store import Store
@@ -52,3 +54,66 @@ def test_no_two_logs_have_one_name_and_a_restart_reads_nothing_again(
             )
             assert [source for source, _ in found] == names
             assert [count for _, count in found] == [100, 200][: len(names)]
+
+
+class Reading:
+    """One source at work, on a clock of the test's own."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self._store = store
+        self.now_s = 0.0
+        source = SourceConfig(name="chat", files=(f"{folder}/*.log",), timezone="UTC")
+        setup = Setup(Config(sources=(source,), store=StoreConfig(path=store.path)), ())
+        self.intake = Intake(setup, store, 0.0)
+
+    def go_on(self, for_s: float = 30.0, alive: Container[str] = ()) -> list[str]:
+        """Read what is new, let so much time pass and commit; return the logs that are remembered."""
+        for _ in range(8):
+            self.now_s += 3.0
+            self.intake.poll(self.now_s, 1.8e9 + self.now_s)
+        self.now_s += for_s
+        self._store.commit(self.intake.batch(self.now_s, alive=alive))
+        return sorted(stream.log for stream in self.intake.streams())
+
+
+def test_a_log_that_is_silent_for_a_day_is_let_go_and_taken_up_where_it_stood(tmp_path: Path) -> None:
+    log, other = tmp_path / "a.log", tmp_path / "b.log"
+    log.write_bytes(lines(100, 1))
+    other.write_bytes(lines(100, 2))
+    with Store.open(tmp_path / "s.duckdb") as store:
+        reading = Reading(store, tmp_path)
+        assert reading.go_on() == ["chat/a.log", "chat/b.log"]
+        with other.open("ab") as file:
+            file.write(lines(110, 2)[len(lines(100, 2)) :])
+        assert reading.go_on(SILENT_S - 180.0) == ["chat/a.log", "chat/b.log"]
+        with other.open("ab") as file:
+            file.write(lines(120, 2)[len(lines(110, 2)) :])
+        assert reading.go_on(alive={"chat/a.log"}) == ["chat/a.log", "chat/b.log"]
+        assert reading.go_on() == ["chat/b.log"]
+        with log.open("ab") as file:
+            file.write(lines(130, 1)[len(lines(100, 1)) :])
+        assert reading.go_on() == ["chat/a.log", "chat/b.log"]
+        track = next(s for s in reading.intake.streams() if s.log == "chat/a.log").pipeline.tracks()[0]
+        assert track.window.last is not None
+        assert track.life.run.number == 1
+        assert len(track.window.recent) > 30  # what was before it was let go is remembered, too
+        counts = store.read("SELECT count(*) AS n FROM samples GROUP BY run_id ORDER BY n")
+        assert counts == [(120,), (130,)]
+        assert [run.ended_s for run in store.runs()] == [None, None]
+        reading.intake.close()
+
+
+def test_logs_that_were_silent_for_a_day_before_a_restart_cost_nothing(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.log").write_bytes(lines(50, 1 + number))
+    with Store.open(tmp_path / "s.duckdb") as store:
+        reading = Reading(store, tmp_path)
+        assert len(reading.go_on(2 * SILENT_S)) == 0
+        (tmp_path / "new.log").write_bytes(lines(50, 99))
+        assert reading.go_on() == ["chat/new.log"]
+        reading.intake.close()
+        again = Reading(store, tmp_path)
+        again.now_s = reading.now_s
+        assert again.go_on() == ["chat/new.log"]
+        assert len(store.runs()) == 6
+        again.intake.close()

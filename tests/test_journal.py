@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlogd import journal
+from kvlogd import journal, journalctl
 from kvlogd.journal import Journal
 from kvlogd.piece import Health, Tailer
 from kvlogd.rows import Position
@@ -139,7 +139,7 @@ def test_a_poll_keeps_to_its_budget_and_the_pipe_makes_journalctl_wait(
     assert all(len(piece.data) <= 20_000 + 1200 for piece in ours.until_lines(300).pieces)
     read = sum(len(piece.data) for piece in ours.pieces)
     written = int(Path(f"/proc/{pid}/io").read_text(encoding="utf-8").split("wchar: ")[1].split()[0])
-    assert written <= read + 2 * journal.PIPE < 4_000_000
+    assert written <= read + 2 * journalctl.PIPE < 4_000_000
     ours.budget = 1 << 20
     assert ours.until_lines(4000).numbers == list(range(4000))
 
@@ -260,6 +260,47 @@ def test_a_missing_journalctl_is_told_and_tried_again(fake: FakeJournal, opened:
     away.rename(fake.program)
     fake.write(1)
     assert ours.until_lines(1).numbers == [0]
+
+
+def test_a_child_that_hangs_is_left_for_another_and_nothing_is_lost(fake: FakeJournal, opened: list[Journal]) -> None:
+    fake.write(3)
+    ours = reader(fake, opened).rest()
+    fake.script("hang", "yes")
+    fake.write(2)
+    hung = ours.followers()
+    ours.now_s += journal.SILENT_S - 60
+    assert ours.rest().numbers == [0, 1, 2]
+    ours.now_s += 60
+    ours.until_lines(5)
+    fake.unscript("hang")
+    fake.write(2)
+    assert ours.until_lines(7).rest().numbers == list(range(7))
+    assert ours.gaps == []
+    assert set(ours.followers()).isdisjoint(hung)
+    assert not any(map(is_running, hung))
+    assert ours.tailer.health() == [Health("chat", "reading", None, journal.HUNG)]
+    ours.now_s += journal.TOLD_S
+    ours.poll()
+    assert ours.tailer.health() == [Health("chat", "reading", None)]
+
+
+def until_lives(ours: Reader, fake: FakeJournal, count: int) -> Reader:
+    return ours.until(lambda: len(fake.calls()) == count)
+
+
+def test_a_unit_that_is_silent_is_looked_at_ever_more_seldom(fake: FakeJournal, opened: list[Journal]) -> None:
+    fake.write(3)
+    ours = reader(fake, opened).rest()
+    for silent_s in (journal.SILENT_S, 2 * journal.SILENT_S, journal.LONGEST_SILENT_S, journal.LONGEST_SILENT_S):
+        lives = len(fake.calls())
+        ours.now_s += silent_s - 60
+        ours.poll()
+        assert len(fake.calls()) == lives
+        ours.now_s += 60
+        until_lives(ours, fake, lives + 2).rest()  # once to the end, and on from there
+    assert ours.numbers == [0, 1, 2]
+    assert ours.gaps == []
+    assert ours.tailer.health() == [Health("chat", "reading", None)]
 
 
 @pytest.mark.parametrize("stubborn", [False, True])

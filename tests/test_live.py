@@ -1,5 +1,6 @@
 """sql, status and snapshot as people type them: with a daemon, without one, and where one is but may not be asked."""
 
+import contextlib
 import csv
 import io
 import json
@@ -8,8 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from tests.command import INSTALLED, kvlogd
 
 until = partial(waiting.until, deadline_s=20)
 SLOW = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range + b.range = -1"
+QUERYING_S = 0.3
+"""CPU that nothing takes, once the store is open, but a query that runs."""
 
 
 @pytest.fixture
@@ -203,26 +206,47 @@ def test_an_answer_that_breaks_off_is_no_answer(path: Path, answer: bytes, words
     assert words in told.complaint
 
 
-@pytest.mark.parametrize("with_daemon", [True, False])
-def test_ctrl_c_ends_it(path: Path, with_daemon: bool) -> None:
-    def interrupted() -> tuple[int, bytes, bytes]:
-        command = [str(INSTALLED), "sql", "--db", str(path), SLOW]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as asking:
-            time.sleep(2)
-            asking.send_signal(signal.SIGINT)
-            try:
-                out, err = asking.communicate(timeout=20)
-            finally:
-                asking.kill()
-            return asking.returncode, out, err
+def test_ctrl_c_ends_a_query_that_the_daemon_runs(path: Path) -> None:
+    begins = threading.Event()
+    with Store.open(path) as store:
+        hands = host.hands(store, begins.set)  # what was read is stored right before a query
+        with Endpoint(path.parent / "kvlogd.sock", hands) as endpoint:
+            assert interrupted(path, lambda _: until(begins.is_set)) == (130, b"", b"")
+            until(lambda: not endpoint.health().callers)
+            assert endpoint.health().dropped == 1
 
-    if not with_daemon:
-        assert interrupted() == (130, b"", b"")
-        return
-    with Store.open(path) as store, Endpoint(path.parent / "kvlogd.sock", host.hands(store)) as endpoint:
-        assert interrupted() == (130, b"", b"")
-        until(lambda: not endpoint.health().callers)
-        assert endpoint.health().dropped == 1
+
+def test_ctrl_c_ends_a_query_of_the_command_itself(path: Path) -> None:
+    def runs(pid: int) -> None:
+        until(lambda: is_open_in(pid, path))
+        opened_s = cpu_s(pid)
+        until(lambda: cpu_s(pid) > opened_s + QUERYING_S)
+
+    assert interrupted(path, runs) == (130, b"", b"")
+
+
+def interrupted(path: Path, runs: Callable[[int], None]) -> tuple[int, bytes, bytes]:
+    """Type ^C into a query once `runs` returns; return what became of it."""
+    command = [str(INSTALLED), "sql", "--db", str(path), SLOW]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as asking:
+        try:
+            runs(asking.pid)
+            asking.send_signal(signal.SIGINT)
+            out, err = asking.communicate(timeout=20)
+        finally:
+            asking.kill()
+        return asking.returncode, out, err
+
+
+def is_open_in(pid: int, path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return any(fd.readlink() == path for fd in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return int(fields[11]) / os.sysconf("SC_CLK_TCK")
 
 
 # --- status

@@ -10,7 +10,7 @@ import pytest
 
 from kvlogd import memory
 from kvlogd.engines import Ids
-from kvlogd.journal import _Child
+from kvlogd.journalctl import Child
 from kvlogd.model import Event, EventKind
 from kvlogd.pipeline import Pipeline
 from kvlogd.rules import Rule, load_rules, shipped_folder
@@ -81,7 +81,7 @@ def test_nothing_but_our_classes_is_made(foreign: object, rules: tuple[Rule, ...
 
 class Runs:
     def __reduce__(self) -> tuple[object, tuple[list[str]]]:
-        return _Child, (["true"],)
+        return Child, (["true"],)
 
 
 def test_a_class_of_ours_that_does_things_is_not_made(rules: tuple[Rule, ...]) -> None:

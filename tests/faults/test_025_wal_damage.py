@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvlogd.errors import StoreError
+from kvlogd.recovery import MOST_ASIDE
 from kvlogd.rows import Position
 from kvlogd.store import Store
 from tests.test_store import samples
@@ -122,6 +123,24 @@ def test_025_what_stands_before_the_damage_is_kept(path: Path) -> None:
         assert len(given_up) == 1
         kept = store.positions()["f"]
         assert BEFORE + BATCH * (COMMITS - 3) <= kept < BEFORE + BATCH * COMMITS
+
+
+def test_025_only_the_newest_copies_are_kept(path: Path) -> None:
+    other = path.parent / "kv.duckdb.corrupt-by-hand"
+    other.touch()
+    before, wal = path.read_bytes(), Path(f"{path}.wal")
+    flip(wal, 0.97)
+    damaged = wal.read_bytes()
+    for number in range(MOST_ASIDE + 2):
+        path.write_bytes(before)
+        wal.write_bytes(damaged)
+        # the clock is set back each time: what was set aside now stays all the same
+        store, given_up = Store.open_or_recover(path, NOW_S - 3600 * number)
+        store.close()
+        assert all(file.exists() for one in given_up for file in one.aside)
+    copies = {file.name.split("corrupt-")[1] for file in path.parent.iterdir() if "corrupt-2" in file.name}
+    assert len(copies) == MOST_ASIDE
+    assert other.exists()
 
 
 def test_025_a_sound_store_is_opened_as_ever(path: Path) -> None:
