@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-host check format dist deb bench bench-daemon bench-verdicts clean
+.PHONY: help venv demo test test-host check format dist deb bench bench-daemon bench-soak bench-verdicts clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -75,6 +75,9 @@ bench: venv ## measure replay on a log of 1 GB against grep (needs about 2 GB of
 
 bench-daemon: venv ## measure the daemon at rest and under a loud log (12 minutes)
 	@$(BIN)/python bench/daemon.py
+
+bench-soak: venv ## watch the daemon for 70 minutes under 200 logs with 2,000 lines/s and 8 stand-in GPUs
+	@$(BIN)/python bench/soak.py
 
 bench-verdicts: venv ## measure how right the verdicts are, on 350 simulated logs, and write docs/rightness.md
 	@$(BIN)/python bench/verdicts.py --jobs $$(nproc) --write
