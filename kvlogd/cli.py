@@ -172,8 +172,8 @@ def _add_run(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "run",
         help="follow the logs of the config: the daemon",
         description="Follows logs, stores what they say and judges it, until SIGTERM; a second one ends it at once. "
-        "SIGHUP reads the config again, SIGUSR1 writes the stacks of all threads. Without a config file it watches /var/log/vllm/*.log. "
-        "Exit status 78 where the config is wrong.",
+        "SIGHUP reads the config again, SIGUSR1 writes the stacks of all threads. Without a config file it watches "
+        "/var/log/vllm/*.log. Exit status 78 where the config is wrong.",
     )
     run.add_argument("--config", type=Path, metavar="FILE")
     run.set_defaults(run=_run)
