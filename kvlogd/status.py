@@ -171,6 +171,8 @@ class Status(NamedTuple):
     gpus: tuple[GpuStatus, ...] = ()
     gpus_note: str = ""
     """Why no GPU is read, or until when they are let go of; kvlogd's own words."""
+    catch_up_s: float | None = None
+    """How long it takes until all that is behind is read; None where little is, or nobody knows."""
 
 
 _LISTS: dict[str, type[Any]] = {
@@ -236,7 +238,9 @@ def _head(status: Status) -> list[str]:
     firing = sum(rule.state is RuleState.FIRING for rule in status.rules)
     counted = [_count(len(status.sources), "source"), _count(len(status.engines), "engine"), _count(firing, "alert")]
     up = duration_text(max(status.at_s - status.started_s, 0))
-    running = [f"process {status.pid}", f"up {up}", _size(status.memory_bytes, "of memory"), f"mode {status.mode}"]
+    catches_up = "" if status.catch_up_s is None else f"catches up in {about_text(status.catch_up_s)}"
+    memory = _size(status.memory_bytes, "of memory")
+    running = [f"process {status.pid}", f"up {up}", memory, f"mode {status.mode}", catches_up]
     waiting = f"{status.uncommitted} records not yet committed" if status.uncommitted else ""
     kept = [_size(status.store_bytes, "in the store"), waiting]
     return [

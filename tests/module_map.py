@@ -92,7 +92,7 @@ MAY_IMPORT = {
     "gpucli": "ask live quantity",
     "container": "docker followed piece recall rows tail",
     "overview": "alerts intake lookout piece pipeline rules status stream voice dispatch",
-    "herald": "notice piece rows voice",
+    "herald": "notice piece quantity rows voice",
     "daemon": (
         "channel notice clock endpoint errands herald intake lock lookout overview retention setup status store "
         "systemd voice watch wire board dispatch heartbeat postman silencing"
