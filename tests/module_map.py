@@ -128,9 +128,10 @@ MAY_IMPORT = {
     "servers": "",
     "rotation": "",
     "logcheck": "checkup notice outcome quantity replay rights rotation rules source",
+    "gpucheck": "checkup clock config gpus notice quantity reading status",
     "doctor": (
-        "ask channel checkup config container disk docker logcheck notice quantity rights rules servers setup source "
-        "stamp systemd tail wire status"
+        "ask channel checkup clock config container disk docker gpucheck logcheck notice quantity rights rules servers "
+        "setup source stamp systemd tail wire status"
     ),
     "rights": "",
     "proposal": "config servers",
