@@ -58,20 +58,23 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kvlogd",
         description="Tells which vLLM engine leaks KV cache, stalls or degrades, from the log it already writes.",
-        epilog="exit status: 0 fine, 1 something was found or failed, 2 wrong usage, config or input",
+        epilog="Begin with `kvlogd replay LOG`, which needs nothing else, or with `sudo kvlogd install` and "
+        "`sudo kvlogd doctor`, which leave it running here. "
+        "Exit status: 0 fine, 1 something was found or failed, 2 wrong usage, config or input.",
     )
     parser.add_argument("--version", action="version", version=f"kvlogd {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_replay(commands)
-    _add_run(commands)
+    hostcli.add_host(commands, parser)
     live.add_commands(commands)
     alertcli.add_commands(commands)
-    gpucli.add(commands)
     _add_check(commands)
     _add_rules(commands)
     notifycli.add(commands)
+    gpucli.add(commands)
     storecli.add(commands)
-    hostcli.add(commands, parser)
+    _add_run(commands)
+    hostcli.add_pages(commands, parser)
     return parser
 
 
