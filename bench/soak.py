@@ -28,7 +28,7 @@ from tests.nvml.driver import Driver
 
 LOGS, LINES_PER_S, GPUS = 200, 2000, 8
 PAST_S = 8 * 3600.0
-"""Rules keep 720 records whole, two hours at 10 s, and the course of a life in parts that are joined after five hours."""
+"""Rules keep 720 records whole, two hours at 10 s, and a life in parts that are joined after five hours."""
 TICK_S, SAMPLE_S, ROTATE_S, SETTLE_S = 0.05, 10.0, 10.0, 600.0
 FIRST_ROTATE_S = 300.0
 """A log that is new to kvlogd is read from the file that is written now: it must have come to that one before."""
