@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-host check format dist deb bench bench-daemon bench-month bench-verdicts clean
+.PHONY: help venv demo test test-host check format dist deb bench bench-daemon bench-month bench-soak bench-verdicts clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -78,6 +78,9 @@ bench-daemon: venv ## measure the daemon at rest and under a loud log (12 minute
 
 bench-month: venv ## measure what 30 days of 16 engines take in the store, and what a rule tick costs on each of them
 	@$(BIN)/python bench/month.py
+
+bench-soak: venv ## watch the daemon for 70 minutes under 200 logs with 2,000 lines/s and 8 stand-in GPUs
+	@$(BIN)/python bench/soak.py
 
 bench-verdicts: venv ## measure how right the verdicts are, on 350 simulated logs, and write docs/rightness.md
 	@$(BIN)/python bench/verdicts.py --jobs $$(nproc) --write

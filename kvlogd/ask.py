@@ -87,7 +87,11 @@ def _asked(
 ) -> Iterator[tuple[dict[str, Any], Talk]]:
     """Yield the head of the answer and what follows; raises AbsentError where no daemon keeps that store."""
     request = wire.line({"v": wire.VERSION, "kind": kind, "store": str(store.absolute()), **more})
-    absent = AbsentError("no daemon serves this store", where=str(store), mend="start it with `kvlogd run`")
+    absent = AbsentError(
+        "no daemon serves this store",
+        where=str(store),
+        mend="`sudo systemctl start kvlogd`; `sudo kvlogd install` puts it here",
+    )
     for place in places:
         with contextlib.ExitStack() as stack:
             try:

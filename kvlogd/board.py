@@ -5,6 +5,7 @@ Holds numbers, times and labels only. Ages count from a time that is given.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import Any, NamedTuple, Protocol
 
 from kvlogd import alerts, notice
@@ -13,6 +14,8 @@ from kvlogd.model import AlertEvent, AlertKey, AlertState, NoticeKind
 from kvlogd.outbox import Case, Notice, NoticeState, Silence, alert_id
 from kvlogd.quantity import duration_text
 from kvlogd.status import COLOURS, PLAIN, WIDTH, aligned
+
+_INDENT: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "    "}
 
 
 class Entry(NamedTuple):
@@ -171,12 +174,12 @@ def text(found: Sequence[Entry], at_s: float, *, colour: bool = False) -> str:
         for entry in found
     ]
     rows = [[*row, ", ".join(entry.told) or "nobody"] for row, entry in zip(cells, found, strict=True)]
-    title, *lines = aligned(head, rows, right=set())
+    title, *lines = aligned(head, rows, right=set(), names={1, 2})
     told = [title]
     for line, entry in zip(lines, found, strict=True):
         tint = COLOURS[entry.severity] if colour and entry.is_firing else ""
         told.append(f"{tint}{line}{PLAIN}" if tint else line)
-        told += [f"  {part}"[:WIDTH] for part in _remarks(entry)]
+        told += [line for part in _remarks(entry) for line in wrap(part, WIDTH, **_INDENT)]
     return "\n".join(told)
 
 

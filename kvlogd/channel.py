@@ -81,7 +81,8 @@ def url(channel: ChannelConfig, environment: Mapping[str, str]) -> Secret:
         path = credential(environment, channel.credential)
         if path is None:
             given = f"LoadCredential={channel.credential}:FILE"
-            mend = f"add {given} to the unit; by hand, put before the command: systemd-run --pipe --wait -p {given}"
+            by_hand = f"systemd-run --same-dir --pipe --wait -p {given}"
+            mend = f"add {given} to the unit; by hand, put before the command: {by_hand}"
             raise ConfigError("the service was given no such credential", where=at, mend=mend)
     if path is None:
         raise ConfigError("has no URL", where=at, mend="give one of url_file, url_env and credential")

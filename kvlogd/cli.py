@@ -58,20 +58,23 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kvlogd",
         description="Tells which vLLM engine leaks KV cache, stalls or degrades, from the log it already writes.",
-        epilog="exit status: 0 fine, 1 something was found or failed, 2 wrong usage, config or input",
+        epilog="Begin with `kvlogd replay LOG`, which needs nothing else, or with `sudo kvlogd install` and "
+        "`sudo kvlogd doctor`, which leave it running here. "
+        "Exit status: 0 fine, 1 something was found or failed, 2 wrong usage, config or input.",
     )
     parser.add_argument("--version", action="version", version=f"kvlogd {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_replay(commands)
-    _add_run(commands)
+    hostcli.add_host(commands, parser)
     live.add_commands(commands)
     alertcli.add_commands(commands)
-    gpucli.add(commands)
     _add_check(commands)
     _add_rules(commands)
     notifycli.add(commands)
+    gpucli.add(commands)
     storecli.add(commands)
-    hostcli.add(commands, parser)
+    _add_run(commands)
+    hostcli.add_pages(commands, parser)
     return parser
 
 
@@ -171,9 +174,9 @@ def _add_run(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     run = commands.add_parser(
         "run",
         help="follow the logs of the config: the daemon",
-        description="Follows logs, stores what they say and judges it, until SIGTERM. SIGHUP reads the config again, "
-        "SIGUSR1 writes the stacks of all threads. Without a config file it watches /var/log/vllm/*.log. "
-        "Exit status 78 where the config is wrong.",
+        description="Follows logs, stores what they say and judges it, until SIGTERM; a second one ends it at once. "
+        "SIGHUP reads the config again, SIGUSR1 writes the stacks of all threads. Without a config file it watches "
+        "/var/log/vllm/*.log. Exit status 78 where the config is wrong.",
     )
     run.add_argument("--config", type=Path, metavar="FILE")
     run.set_defaults(run=_run)

@@ -16,7 +16,7 @@ from kvlogd.endpoint import Endpoint, Hands
 from kvlogd.errands import Errands
 from kvlogd.errors import KvlogdError, StoreError
 from kvlogd.heartbeat import Heartbeat
-from kvlogd.herald import Herald, status_line
+from kvlogd.herald import Backlog, Herald, status_line
 from kvlogd.intake import BUDGET_BYTES, Intake
 from kvlogd.lock import OutsiderError
 from kvlogd.lookout import Lookout
@@ -65,6 +65,7 @@ class Daemon:
         self._notifier = notifier
         self._voice = voice
         self._herald = Herald(voice)
+        self._backlog = Backlog()
         self._watch = Watch(self._stirred)
         self._is_stirred = False
         self._endpoint: Endpoint | None = None
@@ -174,9 +175,8 @@ class Daemon:
             wall_s = self._clock.wall_s()
             complaints.append(Complaint("socket", fault.last_fault or "", wall_s, wall_s, fault.faults, 0.0))
         times = (self._started_s, self._clock.wall_s())
-        return to_json(
-            status_of(self.intake, path, complaints, self._mode(), *times, self._lookout, self._dispatch.channels())
-        )
+        found = status_of(self.intake, path, complaints, self._mode(), *times, self._lookout, self._dispatch.channels())
+        return to_json(found._replace(catch_up_s=self._backlog.left_s))
 
     def _silence(self, request: Mapping[str, Any]) -> list[Mapping[str, object]]:
         if self.store is None:
@@ -323,9 +323,10 @@ class Daemon:
         self._herald.idle([*self.intake.without_evidence(), *self._lookout.without_evidence()])
         self._watch.follow(self.intake.folders() if self.setup.config.watch else set(), now_s)
         behind = sum(one.behind_bytes or 0 for one in health)
+        self._backlog.look(behind, now_s)
         engines, firing = self.intake.totals()
         firing += self._lookout.firing()
-        line = status_line(engines, firing, len(health), behind, self._mode())
+        line = status_line(engines, firing, len(health), behind, self._backlog.left_s, self._mode())
         bad = [channel.name for channel in self._dispatch.channels() if channel.line.is_bad]
         self._notifier.status(f"{line}, out of order: {', '.join(bad)}" if bad else line)
 

@@ -1,6 +1,6 @@
 """Looks at every link of the chain, from vLLM's options to the disk of the store: `kvlogd doctor`.
 
-Promises to change nothing, to wait for nothing longer than a second or two, and that each item that is not in order
+Promises to change nothing, to wait for nothing longer than a few seconds, and that each item that is not in order
 says what to do. Reads the end of each log itself and asks the daemon, where one runs, how it fares.
 """
 
@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kvlogd import ask, disk, rights, servers, systemd, wire
+from kvlogd import ask, disk, gpucheck, rights, servers, systemd, wire
 from kvlogd.channel import url
 from kvlogd.checkup import Item, Mark
-from kvlogd.config import ChannelConfig, Config, Enabled, SourceConfig
+from kvlogd.clock import Clock
+from kvlogd.config import ChannelConfig, Config, SourceConfig
 from kvlogd.container import ROOT as CONTAINERS
 from kvlogd.docker import Containers
 from kvlogd.errors import ConfigError, KvlogdError
@@ -33,7 +34,6 @@ BEHIND_BYTES = 16 << 20
 MOST_LOGS = 8
 """Logs of a source that are read to the end of the chain; of further ones only that they are there is told."""
 JOURNAL_S = 5.0
-NVIDIA = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia/version"))
 
 
 class Found(NamedTuple):
@@ -60,7 +60,9 @@ def examine(wanted: Path | None, logs: Sequence[Path], wall_s: float) -> Found:
         items += looked.items
         verdict += looked.verdict
     if not logs:
-        items += [*_servers(), *_store(setup.config), *_daemon(setup, wall_s), *_gpu(setup.config)]
+        reached = _reached(setup)
+        items += [*_servers(), *_store(setup.config), *_daemon(reached, wall_s)]
+        items += gpucheck.items(setup.config.gpu.enabled, reached if isinstance(reached, Status) else None, Clock())
         items += [item for channel in setup.config.channels for item in _channel(channel)]
         items += _clock()
     return Found(items, verdict or ["no log could be judged"])
@@ -153,56 +155,34 @@ def _store(config: Config) -> Iterator[Item]:
     yield Item("store", mark, what, "" if mark is Mark.OK else "free disk space, or lower store: keep_raw")
 
 
-def _daemon(setup: Setup, wall_s: float) -> Iterator[Item]:
+def _reached(setup: Setup) -> Status | Item:
+    """Return what the daemon says, or why it says nothing."""
     store = setup.config.store
     try:
-        status = ask.status(wire.places(store.path, store.socket), store.path)
+        return ask.status(wire.places(store.path, store.socket), store.path)
     except ask.AbsentError as absent:
         mark, mend = (Mark.WARN, absent.mend) if absent.refusing else (Mark.FAIL, "systemctl start kvlogd")
-        yield Item("daemon", mark, absent.what, mend)
-        return
+        return Item("daemon", mark, absent.what, mend)
     except KvlogdError as error:
-        yield Item("daemon", Mark.FAIL, error.what, error.mend or "systemctl restart kvlogd")
+        return Item("daemon", Mark.FAIL, error.what, error.mend or "systemctl restart kvlogd")
+
+
+def _daemon(status: Status | Item, wall_s: float) -> Iterator[Item]:
+    if isinstance(status, Item):
+        yield status
         return
     age = duration_text(max(wall_s - status.started_s, 0))
     yield Item("daemon", Mark.OK, f"process {status.pid} has run for {age}")
-    yield from devices(status, has_driver=_has_driver())
     blind = {source.name for source in status.sources if source.state is SourceState.UNREADABLE}
     for trouble in status.troubles:
         if trouble.where == "gpu":
-            continue  # `devices` and `_gpu` tell it, who know whether a driver is wanted at all
+            continue  # `gpucheck` tells it, which knows whether a driver is wanted at all
         mark = Mark.FAIL if trouble.where in blind else Mark.WARN
         yield Item(f"daemon: {trouble.where}", mark, trouble.what, "journalctl -u kvlogd says more")
     for source in status.sources:
         if (source.lag_bytes or 0) > BEHIND_BYTES:
             what = f"the daemon is {size_text(source.lag_bytes or 0)} behind"
             yield Item(f"daemon: {source.name}", Mark.WARN, what, "it catches up by itself; look again")
-
-
-def devices(status: Status, *, has_driver: bool) -> Iterator[Item]:
-    """Tell of GPUs that the daemon cannot read, one by one, and why it reads none although there is a driver."""
-    for gpu in status.gpus:
-        if gpu.state not in ("ok", "released"):
-            number = gpu.gpu if gpu.device_index is None else str(gpu.device_index)
-            yield Item(f"GPU {number}", Mark.FAIL, f"is {gpu.state}", "nvidia-smi -L, and dmesg | grep -i xid")
-    if status.gpus_note and has_driver:
-        yield Item("GPU", Mark.WARN, status.gpus_note, "journalctl -u kvlogd says more")
-
-
-def _gpu(config: Config) -> Iterator[Item]:
-    """Tell whether there is a driver to ask."""
-    if config.gpu.enabled is Enabled.NO:
-        yield Item("GPU", Mark.OK, "not asked, as the config says")
-    elif _has_driver():
-        yield Item("GPU", Mark.OK, "NVIDIA's driver is loaded")
-    else:
-        mark = Mark.FAIL if config.gpu.enabled is Enabled.YES else Mark.OK
-        mend = "load the driver, or write gpu: {enabled: auto}" if mark is Mark.FAIL else ""
-        yield Item("GPU", mark, "no NVIDIA driver is loaded", mend)
-
-
-def _has_driver() -> bool:
-    return any(path.exists() for path in NVIDIA)
 
 
 def _channel(channel: ChannelConfig) -> Iterator[Item]:

@@ -1,6 +1,7 @@
 """Looks after the child that reads the GPUs: asks it, ends it where it hangs, starts it anew, lets go of it.
 
-Never blocks and never waits for a child: one that cannot be ended is left alone, and none is started beside it.
+Never blocks, but where asked to, and never waits for a child to end: one that cannot be ended is left alone, and none
+is started beside it.
 Promises: no reading is told twice; a GPU of which nothing was heard for three intervals is unknown; what cannot be
 read comes back by itself, also after the driver was changed underneath.
 """
@@ -8,6 +9,7 @@ read comes back by itself, also after the driver was changed underneath.
 import json
 import math
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +25,7 @@ FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 600.0
 FRESH_S, LONGEST_FRESH_S = 60.0, 3600.0
 """How soon a new process looks at a GPU that is lost: only a new one sees that it was reset."""
 FAREWELL_S = 1.0
-"""How long a child may take to end where an operator wants the GPUs."""
+"""How long a child may take to end where somebody waits for it."""
 MOST_BYTES = 4 << 20
 MIB = float(2**20)
 
@@ -90,6 +92,8 @@ class Gpus:
         self.fault: DriverFault | None = None
         self.gpus: dict[str, Gpu] = {gpu.gpu: gpu for gpu in known}
         self.driver: str | None = None
+        self.nameless: Mapping[int, GpuState] = {}
+        """GPUs, by their number, that could not be asked who they are."""
         self._every_s = every_s
         self._command = command or (sys.executable, "-P", "-m", "kvlogd.nvml")
         self._child: subprocess.Popen[bytes] | None = None
@@ -121,6 +125,11 @@ class Gpus:
             return self._blind(now_s, wall_s, GpuState.UNKNOWN)
         return News()
 
+    def wait(self, longest_s: float) -> None:
+        """Wait until the child has something to say, or for so long: for who has nothing else to do."""
+        stream = self._child.stdout if self._child is not None else None
+        select.select([] if stream is None else [stream], [], [], longest_s)
+
     def is_stuck(self) -> bool:
         """Return whether a child that was ended is still there: it hangs inside the driver."""
         if self._stuck is not None and self._stuck.poll() is not None:
@@ -130,10 +139,7 @@ class Gpus:
     def release(self, now_s: float, for_s: float) -> None:
         """Let go of the GPUs for so long, so that they can be reset; 0 takes them up again."""
         self._released_until_s = now_s + for_s
-        self._end()
-        if self._stuck is not None:
-            with suppress(subprocess.TimeoutExpired):  # an operator waits for it
-                self._stuck.wait(FAREWELL_S)
+        self.close(FAREWELL_S)
         self._retry_at_s, self._retry_s = now_s + for_s, FIRST_RETRY_S
         self._is_told = False
 
@@ -146,9 +152,12 @@ class Gpus:
         for gpu in gpus:
             self.gpus.pop(gpu, None)
 
-    def close(self) -> None:
-        """End the child, and wait for nothing."""
+    def close(self, patience_s: float = 0.0) -> None:
+        """End the child; wait for it so long at most, where somebody else wants the GPUs or it is the last we do."""
         self._end()
+        if self._stuck is not None and patience_s > 0:
+            with suppress(subprocess.TimeoutExpired):
+                self._stuck.wait(patience_s)
 
     # --- the child
 
@@ -218,7 +227,7 @@ class Gpus:
         self._asked_s, self._next_s, self._heard_s = None, asked_s + self._every_s, now_s
         self._has_answered, self._is_told = True, False
         self.fault, self._retry_s = None, FIRST_RETRY_S
-        self.driver = answer.driver
+        self.driver, self.nameless = answer.driver, answer.nameless
         found = [_at(one, wall_s) for one in answer.found]
         there = {one.gpu.gpu for one in found}
         for gpu in self.gpus.values():

@@ -8,11 +8,14 @@ from collections.abc import Iterable
 from kvlogd.model import AlertEvent, AlertState, Gap, Severity
 from kvlogd.notice import clock_text, count_text, label_text, subject
 from kvlogd.piece import Health
+from kvlogd.quantity import about_text
 from kvlogd.rows import Batch
 from kvlogd.voice import Level, Voice
 
 LATE_S = 600.0
 """What happened so long ago, in a backlog, is told with its time."""
+TOLD_BYTES = 1 << 20
+"""To be behind by less is no backlog."""
 _MISSING = {"gpu": "no GPU is read", "host": "no server's memory is read"}
 _LEVELS = {Severity.CRITICAL: Level.ERROR, Severity.WARNING: Level.WARNING, Severity.INFO: Level.NOTICE}
 
@@ -75,9 +78,27 @@ def _summed(gaps: Iterable[Gap]) -> dict[tuple[str, str], tuple[int, int]]:
     return found
 
 
-def status_line(engines: int, firing: int, logs: int, behind_bytes: int, mode: str) -> str:
+class Backlog:
+    """How fast what is still to be read gets less: the rate between two looks, a few seconds apart."""
+
+    def __init__(self) -> None:
+        self.left_s: float | None = None
+        """How long it takes at this rate; None where there is hardly anything, or it does not get less."""
+        self._seen: tuple[float, int] | None = None
+
+    def look(self, behind_bytes: int, now_s: float) -> None:
+        """Take in how much is to be read now."""
+        before_s, before = self._seen or (now_s, behind_bytes)
+        self._seen = now_s, behind_bytes
+        done = before - behind_bytes
+        is_told = behind_bytes > TOLD_BYTES and done > 0 and now_s > before_s
+        self.left_s = behind_bytes * (now_s - before_s) / done if is_told else None
+
+
+def status_line(engines: int, firing: int, logs: int, behind_bytes: int, left_s: float | None, mode: str) -> str:
     """Return the line that `systemctl status` shows."""
     parts = [count_text(logs, "log"), count_text(engines, "engine"), f"{count_text(firing, 'alert')} firing"]
-    if behind_bytes > 1 << 20:
-        parts.append(f"{behind_bytes >> 20} MiB behind")
+    if behind_bytes > TOLD_BYTES:
+        left = "" if left_s is None else f", {about_text(left_s)} to go"
+        parts.append(f"{behind_bytes >> 20} MiB behind{left}")
     return ", ".join([*parts, mode])

@@ -11,10 +11,14 @@ from typing import TypeAlias
 _Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
-def add(commands: _Commands, parser: argparse.ArgumentParser) -> None:
-    """Add the commands to `parser`, of which the last two make a page and scripts."""
-    _add_doctor(commands)
+def add_host(commands: _Commands, parser: argparse.ArgumentParser) -> None:
+    """Add what looks at the host and puts kvlogd on it; `parser` makes the page and the completion that it installs."""
     _add_install(commands, parser)
+    _add_doctor(commands)
+
+
+def add_pages(commands: _Commands, parser: argparse.ArgumentParser) -> None:
+    """Add what prints the page and the completion of `parser`."""
     script = commands.add_parser("completion", help="print the script that completes commands in a shell")
     script.add_argument("shell", choices=("bash", "zsh", "fish"), help="e.g. source <(kvlogd completion bash)")
     script.set_defaults(run=partial(_completion, parser))

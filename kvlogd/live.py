@@ -27,6 +27,9 @@ class _Copied(Protocol):
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the three to the parser."""
+    status = commands.add_parser("status", help="what the running daemon sees, and how it is")
+    status.add_argument("--json", action="store_true", help="one JSON object")
+    status.set_defaults(run=_status)
     sql = commands.add_parser(
         "sql",
         help="ask the history in SQL, read-only, also while the daemon runs",
@@ -36,9 +39,6 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     sql.add_argument("query", nargs="?", metavar="SELECT", help="the query; - or nothing reads it from standard input")
     sql.add_argument("--format", choices=_FORMATS, default="table", help="table (default), csv (RFC 4180) or json")
     sql.set_defaults(run=_sql)
-    status = commands.add_parser("status", help="what the running daemon sees, and how it is")
-    status.add_argument("--json", action="store_true", help="one JSON object")
-    status.set_defaults(run=_status)
     snapshot = commands.add_parser(
         "snapshot",
         help="copy the store to a file that any DuckDB client opens, also while the daemon runs",

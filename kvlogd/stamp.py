@@ -49,6 +49,12 @@ class _HostZone(tzinfo):
     def dst(self, when: datetime | None) -> timedelta | None:
         return None
 
+    def fromutc(self, when: datetime) -> datetime:
+        # Python's own would need dst()
+        local = when.replace(tzinfo=UTC).astimezone()
+        shown = local.replace(tzinfo=self)
+        return shown if shown.utcoffset() == local.utcoffset() else shown.replace(fold=1)
+
     def tzname(self, when: datetime | None) -> str | None:
         return None if when is None else when.replace(tzinfo=None).astimezone().tzname()
 

@@ -5,7 +5,8 @@ The daemon fills the record, the socket carries it as JSON, and the command writ
 may be added, none is renamed. Holds numbers, times and labels only, never a line of a log.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ from kvlogd.model import Severity
 from kvlogd.quantity import about_text, duration_text, share_text, size_text
 
 WIDTH = 80
+MOST_REASONS = 8
+"""Rules that cannot judge yet are told one by one up to so many: a host with many engines has hundreds."""
 COLOURS = {"critical": "\x1b[1;31m", "warning": "\x1b[1;33m", "info": "\x1b[1;36m"}
 _BOLD, _DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 _GAP = "  "
@@ -171,6 +174,8 @@ class Status(NamedTuple):
     gpus: tuple[GpuStatus, ...] = ()
     gpus_note: str = ""
     """Why no GPU is read, or until when they are let go of; kvlogd's own words."""
+    catch_up_s: float | None = None
+    """How long it takes until all that is behind is read; None where little is, or nobody knows."""
 
 
 _LISTS: dict[str, type[Any]] = {
@@ -215,15 +220,19 @@ def _record(kind: type[Any], fields: Mapping[str, Any]) -> Any:
 
 
 def status_text(status: Status, *, colour: bool = False, sparks: bool = False) -> str:
-    """Return the status for people: aligned, 80 columns, colour and a small chart an engine where they are wanted."""
+    """Return the status for people: what is wrong first, aligned, 80 columns.
+
+    Colour and a small chart an engine are there where they are wanted.
+    """
     parts = [
         _head(status),
-        _sources(status),
-        _engines(status, sparks),
-        _gpus(status),
-        _rules(status, colour),
-        _channels(status),
+        _alerts(status, colour),
         _troubles(status),
+        _engines(status, sparks),
+        _sources(status),
+        _gpus(status),
+        _channels(status),
+        _undecided(status, colour),
     ]
     lines = [line for part in parts if part for line in ["", *part]][1:]
     if not colour:
@@ -236,7 +245,9 @@ def _head(status: Status) -> list[str]:
     firing = sum(rule.state is RuleState.FIRING for rule in status.rules)
     counted = [_count(len(status.sources), "source"), _count(len(status.engines), "engine"), _count(firing, "alert")]
     up = duration_text(max(status.at_s - status.started_s, 0))
-    running = [f"process {status.pid}", f"up {up}", _size(status.memory_bytes, "of memory"), f"mode {status.mode}"]
+    catches_up = "" if status.catch_up_s is None else f"catches up in {about_text(status.catch_up_s)}"
+    memory = _size(status.memory_bytes, "of memory")
+    running = [f"process {status.pid}", f"up {up}", memory, f"mode {status.mode}", catches_up]
     waiting = f"{status.uncommitted} records not yet committed" if status.uncommitted else ""
     kept = [_size(status.store_bytes, "in the store"), waiting]
     return [
@@ -255,7 +266,9 @@ def _sources(status: Status) -> list[str]:
         ]
         for source in status.sources
     ]  # fmt: skip
-    return aligned(["source", "state", "records", "last", "behind", "lost", "unparsed"], rows, right={2, 3, 4, 5, 6})
+    return aligned(
+        ["source", "state", "records", "last", "behind", "lost", "unparsed"], rows, right={2, 3, 4, 5, 6}, names={0}
+    )
 
 
 def _engines(status: Status, sparks: bool) -> list[str]:
@@ -270,7 +283,7 @@ def _engines(status: Status, sparks: bool) -> list[str]:
         for engine in status.engines
     ]  # fmt: skip
     head = ["engine", "life", "last", "run", "wait", "KV", "full in", *(["last hour"] if sparks else []), "model"]
-    return aligned(head, rows, right=set(range(1, len(head) - 1)))
+    return aligned(head, rows, right=set(range(1, len(head) - 1)), names={0})
 
 
 def _spark(course: Sequence[float | None]) -> str:
@@ -299,20 +312,44 @@ def _memory(gpu: GpuStatus) -> str:
     return f"{used / 1024:.1f} of {total / 1024:.1f} GiB"
 
 
-def _rules(status: Status, colour: bool) -> list[str]:
-    absent = sum(rule.state is RuleState.NO_SOURCE for rule in status.rules)
-    loud = [rule for rule in status.rules if rule.state not in (RuleState.FINE, RuleState.NO_SOURCE)]
-    order = [RuleState.FIRING, RuleState.BROKEN, RuleState.PENDING, RuleState.ABSTAINS]
-    loud.sort(key=lambda rule: order.index(rule.state))
-    rows = [[r.rule, r.scope, r.state.value, r.severity.value, _since(status, r), r.why] for r in loud]
-    table = aligned(["rule", "about", "state", "severity", "for", "why"], rows, right={4})
+def _alerts(status: Status, colour: bool) -> list[str]:
+    """Return what fires, is about to, or cannot be judged for a fault of the rule."""
+    order = [RuleState.FIRING, RuleState.BROKEN, RuleState.PENDING]
+    loud = [rule for rule in status.rules if rule.state in order]
+    severities = list(Severity)
+    loud.sort(key=lambda rule: (order.index(rule.state), -severities.index(rule.severity)))
+    is_broken = any(rule.state is RuleState.BROKEN for rule in loud)
+    head = ["severity", "rule", "about", "state", "for", *(["why"] if is_broken else [])]
+    rows = [[r.severity.value, r.rule, r.scope, r.state.value, _since(status, r), _why(r)][: len(head)] for r in loud]
+    table = aligned(head, rows, right={4}, names={1, 2})
     if colour:
         table[1:] = [_tinted(line, rule) for line, rule in zip(table[1:], loud, strict=True)]
-    fine = len(status.rules) - len(loud) - absent
-    rest = (
-        [f"{fine} more looked and found nothing" if loud else f"rules: {fine} looked and found nothing"] if fine else []
-    )
-    return [*table, *rest, *([f"rules: {absent} have nothing of their kind to look at"] if absent else [])]
+    firing = any(rule.state is RuleState.FIRING for rule in loud)
+    return [*table, *(["`kvlogd alerts` tells what was found, and who was told"] if firing else [])]
+
+
+def _undecided(status: Status, colour: bool) -> list[str]:
+    """Return which rules cannot judge yet: each with its reason where they are few, else how many of each."""
+    waiting = [rule for rule in status.rules if rule.state is RuleState.ABSTAINS]
+    absent = sum(rule.state is RuleState.NO_SOURCE for rule in status.rules)
+    fine = sum(rule.state is RuleState.FINE for rule in status.rules)
+    if len(waiting) <= MOST_REASONS:
+        rows = [[rule.rule, rule.scope, rule.why] for rule in waiting]
+        table = aligned(["cannot judge yet", "about", "why"], rows, right=set(), names={1})
+    else:
+        counts = Counter(rule.rule for rule in waiting)
+        rows = [[rule, str(count)] for rule, count in counts.most_common()]
+        table = aligned(["cannot judge yet", "times"], rows, right={1})
+        table.append("`kvlogd status --json` has the reason of each")
+    if colour:
+        table[1:] = [f"{_DIM}{line}{PLAIN}" for line in table[1:]]
+    rest = [(fine, "looked and found nothing"), (absent, "have nothing of their kind to look at")]
+    counted = ", ".join(f"{count} {words}" for count, words in rest if count)
+    return [*table, *([f"rules: {counted}"] if counted else [])]
+
+
+def _why(rule: RuleStatus) -> str:
+    return rule.why if rule.state is RuleState.BROKEN else ""
 
 
 def _tinted(line: str, rule: RuleStatus) -> str:
@@ -332,8 +369,10 @@ def _troubles(status: Status) -> list[str]:
     return aligned(["trouble", "times", "where", "what"], rows, right={0, 1})
 
 
-def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[int]) -> list[str]:
-    """Return aligned lines that fit the width: the widest text column is cut until they do."""
+def aligned(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[int], names: Collection[int] = ()
+) -> list[str]:
+    """Return aligned lines that fit the width: the widest text column is cut until they do, names in their middle."""
     if not rows:
         return []
     cells = [[_clean(cell) for cell in row] for row in [head, *rows]]
@@ -344,12 +383,14 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[in
         if widths[widest] <= 6:
             break
         widths[widest] -= 1
-    return [_GAP.join(_fit(c, widths[i], i in right) for i, c in enumerate(row)).rstrip() for row in cells]
+    return [_GAP.join(_fit(c, widths[i], i in right, i in names) for i, c in enumerate(row)).rstrip() for row in cells]
 
 
-def _fit(cell: str, width: int, right: bool) -> str:
-    cut = cell if len(cell) <= width else cell[: width - 1] + "…"
-    return cut.rjust(width) if right else cut.ljust(width)
+def _fit(cell: str, width: int, right: bool, is_name: bool) -> str:
+    if len(cell) > width:
+        tail = (width - 1) // 2 if is_name else 0  # an engine's number stands at the end of its name
+        cell = cell[: width - 1 - tail] + "…" + (cell[-tail:] if tail else "")
+    return cell.rjust(width) if right else cell.ljust(width)
 
 
 def _clean(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -15,6 +16,9 @@ from kvlogd.rules import Rule
 
 _COLOURS = {Severity.CRITICAL: "\x1b[1;31m", Severity.WARNING: "\x1b[1;33m", Severity.INFO: "\x1b[1;36m"}
 _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+
+MOST_SUMMED = 8
+"""Findings that are named once more at the end."""
 
 
 def json_lines(outcome: Outcome) -> Iterator[str]:
@@ -76,6 +80,7 @@ def text_blocks(outcome: Outcome, rules: Sequence[Rule], db: Path | None, colour
         yield from _block(fired, resolved, by_id.get(fired.key.rule), outcome.runs, db, colour, told)
         yield ""
     yield from _read(outcome, bool(episodes))
+    yield from _summed(episodes)
 
 
 def _block(
@@ -131,6 +136,23 @@ def _read(outcome: Outcome, found: bool) -> Iterator[str]:
             yield f"  {gap.reason}: {gap.lines:,}"
         for rule, engine, why in source.abstained:
             yield f"  could not judge {rule} on {notice.label_text(engine)}: {why}"
+
+
+def _summed(episodes: Sequence[tuple[AlertEvent, AlertEvent | None]]) -> Iterator[str]:
+    """Yield what was found in short, and what of it still stands: the end of a long report is what a terminal shows."""
+    if not episodes:
+        return
+    loudest = sorted(Severity, key=list(Severity).index, reverse=True)
+    counts = Counter(fired.severity for fired, _ in episodes)
+    yield f"Found: {', '.join(f'{counts[severity]} {severity}' for severity in loudest if counts[severity])}"
+    standing = [fired for fired, resolved in episodes if resolved is None]
+    standing.sort(key=lambda fired: loudest.index(fired.severity))
+    if not standing:
+        yield "  all of it was over before the log ends"
+    for fired in standing[:MOST_SUMMED]:
+        yield f"  still there where the log ends: {notice.subject(fired)}"
+    if len(standing) > MOST_SUMMED:
+        yield f"  and {len(standing) - MOST_SUMMED} more"
 
 
 def status_of(outcome: Outcome) -> int:

@@ -92,7 +92,7 @@ MAY_IMPORT = {
     "gpucli": "ask live quantity",
     "container": "docker followed piece recall rows tail",
     "overview": "alerts intake lookout piece pipeline rules status stream voice dispatch",
-    "herald": "notice piece rows voice",
+    "herald": "notice piece quantity rows voice",
     "daemon": (
         "channel notice clock endpoint errands herald intake lock lookout overview retention setup status store "
         "systemd thrift voice watch wire board dispatch heartbeat postman silencing"
@@ -130,9 +130,10 @@ MAY_IMPORT = {
     "servers": "",
     "rotation": "",
     "logcheck": "checkup notice outcome quantity replay rights rotation rules source",
+    "gpucheck": "checkup clock config gpus notice quantity reading status",
     "doctor": (
-        "ask channel checkup config container disk docker logcheck notice quantity rights rules servers setup source "
-        "stamp systemd tail wire status"
+        "ask channel checkup clock config container disk docker gpucheck logcheck notice quantity rights rules servers "
+        "setup source stamp systemd tail wire status"
     ),
     "rights": "",
     "proposal": "config servers",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlogd import doctor, logcheck
+from kvlogd import gpucheck, logcheck
 from kvlogd.checkup import Item, Mark, as_json, text_lines, worst
 from kvlogd.doctor import examine
 from kvlogd.logcheck import LAST_BYTES, look
@@ -193,7 +193,7 @@ def test_channels_and_gpus_and_units_that_are_not_there(tmp_path: Path) -> None:
     assert found["channel none"] is Mark.FAIL
     assert {found[f"channel {name}"] for name in ("good", "env", "unit")} == {Mark.OK}
     assert (found["chat: journal"], found["box: file"]) == (Mark.FAIL, Mark.FAIL)
-    assert found["GPU"] is (Mark.OK if any(path.exists() for path in doctor.NVIDIA) else Mark.FAIL)
+    assert found["GPU"] is (Mark.OK if any(path.exists() for path in gpucheck.NVIDIA) else Mark.FAIL)
 
 
 def test_a_daemon_that_runs_and_what_it_cannot_read(tmp_path: Path) -> None:
@@ -217,10 +217,10 @@ def test_a_daemon_that_runs_and_what_it_cannot_read(tmp_path: Path) -> None:
 def test_gpus_that_the_daemon_cannot_read() -> None:
     gpus = (GpuStatus("GPU-a", "ok", 0), GpuStatus("GPU-b", "lost", 1), GpuStatus("GPU-c", "absent"))
     status = Status("1", 1, 0.0, 0.0, Mode.EVENTS, "s", gpus=gpus, gpus_note="the driver does not answer")
-    assert links(list(doctor.devices(status, has_driver=True))) == {
+    assert links(list(gpucheck.devices(status, has_driver=True))) == {
         "GPU 1": Mark.FAIL, "GPU GPU-c": Mark.FAIL, "GPU": Mark.WARN
     }  # fmt: skip
-    assert list(doctor.devices(status._replace(gpus=()), has_driver=False)) == []
+    assert list(gpucheck.devices(status._replace(gpus=()), has_driver=False)) == []
 
 
 @pytest.mark.parametrize(("has_driver", "mark"), [(False, Mark.OK), (True, Mark.WARN)])
@@ -230,7 +230,7 @@ def test_a_host_without_gpus_lacks_nothing(
     driver = Driver(tmp_path, 1)
     driver.remove()
     nodes = (tmp_path,) if has_driver else (tmp_path / "none",)
-    monkeypatch.setattr(doctor, "NVIDIA", nodes)
+    monkeypatch.setattr(gpucheck, "NVIDIA", nodes)
     with running(tmp_path, driver, monkeypatch) as daemon:
         daemon.eventually("SELECT 1 AS one", lambda _: bool(daemon.status()["gpus_note"]))
         items, _ = examine(daemon.config, [], START_S)

@@ -1,6 +1,6 @@
 import io
 
-from kvlogd.herald import Herald, status_line
+from kvlogd.herald import Backlog, Herald, status_line
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Gap, Severity
 from kvlogd.piece import Health
 from kvlogd.rows import Batch
@@ -53,8 +53,10 @@ def test_a_log_that_is_read_with_trouble_is_told_too() -> None:
 
 
 def test_the_line_for_systemd() -> None:
-    assert status_line(1, 0, 2, 0, "events") == "2 logs, 1 engine, 0 alerts firing, events"
-    assert status_line(1, 1, 1, 5 << 20, "polling") == "1 log, 1 engine, 1 alert firing, 5 MiB behind, polling"
+    assert status_line(1, 0, 2, 0, None, "events") == "2 logs, 1 engine, 0 alerts firing, events"
+    assert status_line(1, 1, 1, 5 << 20, None, "polling") == "1 log, 1 engine, 1 alert firing, 5 MiB behind, polling"
+    told = status_line(1, 1, 1, 5 << 20, 90.0, "polling")
+    assert told == "1 log, 1 engine, 1 alert firing, 5 MiB behind, 2 min to go, polling"
 
 
 def test_a_rule_without_a_gpu_to_look_at_is_told_once_each_time() -> None:
@@ -63,3 +65,17 @@ def test_a_rule_without_a_gpu_to_look_at_is_told_once_each_time() -> None:
         told.idle(found)
     assert out.getvalue().count("gpu-lost gpu: has had nothing to judge for a day: no GPU is read") == 2
     assert out.getvalue().count("odd chat/0: has had nothing to judge") == 1
+
+
+def test_how_long_a_backlog_takes_is_told_from_what_was_done_of_it() -> None:
+    backlog = Backlog()
+    backlog.look(900 << 20, 100.0)
+    assert backlog.left_s is None
+    backlog.look(600 << 20, 110.0)
+    assert backlog.left_s == 20.0
+    backlog.look(600 << 20, 120.0)
+    assert backlog.left_s is None, "it does not get less"
+    backlog.look(500 << 20, 130.0)
+    assert backlog.left_s == 50.0
+    backlog.look(1000, 140.0)
+    assert backlog.left_s is None

@@ -263,10 +263,13 @@ def test_status_says_what_the_daemon_sees(served: Path) -> None:
     assert record["engines"][0]["label"] == "chat/0"
 
 
+START = "`sudo systemctl start kvlogd`; `sudo kvlogd install` puts it here"
+
+
 def test_status_without_a_daemon_says_so(path: Path) -> None:
     told = kvlogd("status", "--db", path)
     assert (told.status, told.err) == (1, "")
-    assert told.out == f"kvlogd: {path}: no daemon serves this store: start it with `kvlogd run`\n"
+    assert told.out == f"kvlogd: {path}: no daemon serves this store: {START}\n"
     assert kvlogd("status", "--db", path, "--json").records == [{"running": False, "store": str(path)}]
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from datetime import datetime
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -11,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from kvlogd.model import AlertKey, NoticeKind, Severity
 from kvlogd.outbox import NoticeState, Silence, alert_id
 from kvlogd.plan import GROUP_S, LATE_S, TTL_S, Policy, Quiet
-from kvlogd.stamp import zone
+from kvlogd.stamp import HOST_ZONE, zone
 from tests.outboxes import ALL, BEGIN_S, DOWN, FINE, REFUSED, Outbox, alert, policy
 
 FIRING, RAISED, REPEAT = NoticeKind.FIRING, NoticeKind.RAISED, NoticeKind.REPEAT
@@ -195,6 +196,13 @@ def test_quiet_hours_are_those_of_their_zone(hour: int, is_quiet: bool) -> None:
     midnight_s = BEGIN_S - BEGIN_S % 86400
     assert quiet.holds(Severity.WARNING, midnight_s + (hour - 2) * HOUR_S) is is_quiet
     assert not quiet.holds(Severity.CRITICAL, midnight_s + (hour - 2) * HOUR_S)
+
+
+def test_quiet_hours_without_a_zone_are_those_of_the_host() -> None:
+    clock = datetime.fromtimestamp(BEGIN_S)
+    now_min = clock.hour * 60 + clock.minute
+    assert Quiet(now_min, (now_min + 60) % 1440, HOST_ZONE, Severity.CRITICAL).holds(Severity.WARNING, BEGIN_S)
+    assert not Quiet((now_min + 60) % 1440, now_min, HOST_ZONE, Severity.CRITICAL).holds(Severity.WARNING, BEGIN_S)
 
 
 def test_what_is_quiet_waits_for_the_end_and_then_tells_the_state() -> None:

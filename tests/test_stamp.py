@@ -1,3 +1,5 @@
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
@@ -264,6 +266,23 @@ def test_the_host_zone_is_the_hosts() -> None:
     assert local.timestamp() == datetime(2026, 7, 1, 12).timestamp()
     stamps = Stamper(year=2026, zone=HOST_ZONE, mtime_s=None)
     assert stamps.at(b"07-01 12:00:00") == local.timestamp()
+
+
+@pytest.fixture
+def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize("at", ["2026-07-01 20:30", "2026-12-01 21:30", "2026-10-25 00:30", "2026-10-25 01:30"])
+def test_the_host_zone_tells_what_the_hosts_clock_shows(in_berlin: None, at: str) -> None:
+    shown = datetime.fromtimestamp(utc(f"{at}:00"), HOST_ZONE)
+    real = datetime.fromtimestamp(utc(f"{at}:00"), zone("Europe/Berlin"))
+    assert (shown.replace(tzinfo=None), shown.fold) == (real.replace(tzinfo=None), real.fold)
+    assert shown.timestamp() == utc(f"{at}:00")
 
 
 def test_fixed_offsets_are_zones_too() -> None:

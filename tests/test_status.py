@@ -77,27 +77,30 @@ def test_the_text_is_aligned() -> None:
         "process 4711, up 3 d 4 h, 84 MiB of memory, mode events",
         "/var/lib/kvlogd/kvlogd.duckdb, 38 MiB in the store, 12 records not yet committed",
         "",
-        "source  state      records     last  behind  lost  unparsed",
-        "chat    following    12345  4 s ago     0 B   0 B         0",
-        "batch   waiting          0    never           0 B         0",
+        "severity  rule     about   state         for",
+        "critical  kv-leak  chat/0  firing  2 h 3 min",
+        "`kvlogd alerts` tells what was found, and who was told",
+        "",
+        "   trouble  times  where  what",
+        "12 min ago     3x  store  cannot commit: no space left on device",
         "",
         "engine  life     last  run  wait      KV  full in  model",
         "chat/0     2  4 s ago    8     0  43.1 %      7 h  acme/chat-8b",
         "chat/1     1    never",
         "",
-        "rule     about   state     severity        for  why",
-        "kv-leak  chat/0  firing    critical  2 h 3 min",
-        "kv-leak  chat/1  abstains  critical             needs 20 more records at one lo…",
-        "1 more looked and found nothing",
+        "source  state      records     last  behind  lost  unparsed",
+        "chat    following    12345  4 s ago     0 B   0 B         0",
+        "batch   waiting          0    never           0 B         0",
         "",
-        "   trouble  times  where  what",
-        "12 min ago     3x  store  cannot commit: no space left on device",
+        "cannot judge yet  about   why",
+        "kv-leak           chat/1  needs 20 more records at one load",
+        "rules: 1 looked and found nothing",
     ]
 
 
 def test_colour_adds_nothing_but_colour() -> None:
     shown = status_text(BUSY, colour=True)
-    assert "\x1b[1;31mkv-leak  chat/0" in shown
+    assert "\x1b[1;31mcritical  kv-leak  chat/0" in shown
     for code in ("\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[1;31m"):
         shown = shown.replace(code, "")
     assert shown == status_text(BUSY)
@@ -118,6 +121,34 @@ def test_long_and_hostile_names_keep_the_width(sparks: bool) -> None:
     assert max(map(len, lines)) <= WIDTH
     assert "\x1b" not in "".join(lines)
     assert any("…" in line for line in lines)
+
+
+def test_of_many_rules_that_cannot_judge_yet_only_the_number_is_told() -> None:
+    rules = tuple(
+        RuleStatus(rule, f"chat/{n}", RuleState.ABSTAINS, Severity.CRITICAL, why=THIN)
+        for rule, count in (("kv-leak", 2), ("kv-idle-residue", 7))
+        for n in range(count)
+    )
+    assert status_text(BUSY._replace(rules=rules)).splitlines()[-4:] == [
+        "cannot judge yet  times",
+        "kv-idle-residue       7",
+        "kv-leak               2",
+        "`kvlogd status --json` has the reason of each",
+    ]
+
+
+def test_a_broken_rule_says_why_and_the_number_of_an_engine_is_never_cut_off() -> None:
+    scope = "a-very-long-name-of-a-source/and-of-one-of-its-many-logs.log/13"
+    broken = RuleStatus("slow-first-token", scope, RuleState.BROKEN, Severity.WARNING, NOW_S, "no such column")
+    head, row = status_text(BUSY._replace(rules=(broken,))).splitlines()[4:6]
+    assert head.split() == ["severity", "rule", "about", "state", "for", "why"]
+    assert "log/13  broken" in row
+    assert row.endswith("no such column")
+    assert len(row) <= WIDTH
+
+
+def test_how_long_it_takes_to_catch_up_is_told() -> None:
+    assert status_text(BUSY._replace(catch_up_s=130.0)).splitlines()[1].endswith("mode events, catches up in 2 min")
 
 
 def test_a_daemon_with_nothing_to_show_is_short() -> None:

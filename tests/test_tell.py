@@ -211,6 +211,19 @@ def test_what_was_read_is_said_in_numbers() -> None:
     )
 
 
+def test_the_end_says_what_was_found_and_what_still_stands() -> None:
+    over = [event(rule="engine-stall"), event(AlertState.RESOLVED, at_s=900.0, rule="engine-stall", reason="restart")]
+    warned = event(rule="latency-creep", severity=Severity.WARNING)
+    *_, found, first, second = text(outcome(warned, *over, event()))
+    assert found == "Found: 2 critical, 1 warning"
+    assert first.startswith("  still there where the log ends: kv-leak vllm.log/0: ")
+    assert second.startswith("  still there where the log ends: latency-creep vllm.log/0: ")
+    assert text(outcome(*over))[-2:] == ["Found: 1 critical", "  all of it was over before the log ends"]
+    many = [event(rule="kv-leak", run=run) for run in range(20)]
+    assert text(outcome(*many))[-1] == "  and 12 more"
+    assert not [line for line in text(outcome()) if line.startswith("Found")]
+
+
 def test_one_is_singular() -> None:
     [_, line] = text(outcome(sources=(report(stats_lines=1, lines=1, engines=1, runs=1, span=(None, None)),)))
     assert line == "Read vllm.log: 1 stats record in 1 line, 1 engine, 1 run"

@@ -205,6 +205,50 @@ def test_it_can_read_what_it_must_and_write_its_state_only(machine: Machine) -> 
     machine.until(lambda: machine.count() == 3)
 
 
+DRAW = """
+from kvlogd.model import Panel
+from kvlogd.picture import png
+
+times = tuple(1.8e9 + 60 * n for n in range(60))
+shares = tuple(0.9 - 0.01 * n for n in range(60))
+print("PROBE picture", png(Panel("chat/0", times, shares, shares, shares, times[0], times[9]))[:4])
+"""
+
+
+def test_the_package_draws_pictures_in_its_sandbox(machine: Machine) -> None:
+    machine.fresh(SOURCES, "ExecStartPre=/opt/kvlogd/bin/python3 /opt/draw\n")
+    machine.write("/opt/draw", DRAW)
+    machine.run("systemctl", "start", UNIT)
+    assert "PROBE picture b'\\x89PNG'" in machine.journal()
+
+
+HOG = """
+import os, sys
+
+where = f"/sys/fs/cgroup/memory{sys.argv[1]}"
+where = where if os.path.isdir(where) else f"/sys/fs/cgroup{sys.argv[1]}"
+open(f"{where}/cgroup.procs", "w").write(str(os.getpid()))
+taken = []
+while os.path.isdir(f"/proc/{sys.argv[2]}"):
+    taken.append(b"x" * (1 << 20))
+"""
+
+
+def test_what_the_oom_killer_ends_goes_on_and_stores_each_line_once(machine: Machine) -> None:
+    """68 c."""
+    machine.fresh(SOURCES, "MemoryMax=400M\nOOMScoreAdjust=1000\n")  # it goes before what takes its memory
+    machine.write("/opt/hog", HOG)
+    log(machine, 0, BACKLOG)
+    machine.run("systemctl", "start", UNIT)
+    killed = pid(machine)
+    # systemd ends it with the unit, if it has not seen by itself that the daemon is gone
+    machine.run("python3", "/opt/hog", machine.has("ControlGroup"), str(killed), fails=True)
+    machine.until(lambda: machine.has("NRestarts") == "1" and machine.has("SubState") == "running")
+    assert pid(machine) != killed
+    assert re.search(r"9/KILL|oom-kill", machine.journal())
+    machine.until(lambda: machine.count() == BACKLOG)
+
+
 def test_a_link_that_was_planted_in_its_state_leads_nowhere(machine: Machine) -> None:
     """67 f."""
     machine.fresh(SOURCES, "[Unit]\nStartLimitBurst=2\n")
