@@ -123,7 +123,8 @@ class Daemon:
                 self._notifier.ready()
                 while not self._stop_wanted:
                     if not self._turn():
-                        self._waker.wait(POLL_S)
+                        due_s = self._dispatch.due_in_s(self._clock.monotonic_s(), self._clock.wall_s())
+                        self._waker.wait(min(POLL_S, due_s))
                 self._notifier.stopping()
                 self._commit(self._clock.monotonic_s(), is_last=True)
                 self._farewell()
@@ -229,7 +230,7 @@ class Daemon:
         if self.intake is None:
             return False
         since_s = now_s - self._committed_s
-        is_urgent = since_s >= NEWS_S and self.intake.has_news()
+        is_urgent = since_s >= NEWS_S and (self.intake.has_news() or self._lookout.has_news())
         return is_urgent or since_s >= COMMIT_S or self.intake.pending() >= COMMIT_RECORDS
 
     def _commit(self, now_s: float, *, is_last: bool = False) -> None:
