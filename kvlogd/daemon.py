@@ -127,7 +127,8 @@ class Daemon:
                 thrift.give_back()
                 while not self._stop_wanted:
                     if not self._turn():
-                        self._waker.wait(POLL_S)
+                        due_s = self._dispatch.due_in_s(self._clock.monotonic_s(), self._clock.wall_s())
+                        self._waker.wait(min(POLL_S, due_s))
                 self._notifier.stopping()
                 self._commit(self._clock.monotonic_s(), is_last=True)
                 self._farewell()
@@ -232,7 +233,8 @@ class Daemon:
         if self.intake is None:
             return False
         since_s = now_s - self._committed_s
-        if since_s >= COMMIT_S or (since_s >= NEWS_S and self.intake.has_news()):
+        is_urgent = since_s >= NEWS_S and (self.intake.has_news() or self._lookout.has_news())
+        if is_urgent or since_s >= COMMIT_S:
             return True
         if since_s >= BUSY_S:
             return busy or self.intake.pending() >= BUSY_RECORDS

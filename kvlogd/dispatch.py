@@ -6,6 +6,7 @@ Thrown away and taken up anew from the store whenever a commit failed, as everyt
 then is not begun twice.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import tzinfo
 from typing import NamedTuple, Protocol
@@ -162,6 +163,14 @@ class Dispatch:
         self._say(plan, now_s, wall_s)
         for sending in begun:
             self._send(sending, plan, store, now_s, wall_s)
+        if self._setup is not None and not is_last:
+            for channel in plan.soon(wall_s):
+                self._postman.warm(channel, self._setup.urls[channel].reveal(), now_s)
+
+    def due_in_s(self, now_s: float, wall_s: float) -> float:
+        """Return when it should be looked again, at the latest, for the next message to be in time."""
+        soon = {} if self._plan is None else self._plan.soon(wall_s)
+        return max(min(soon.values(), default=math.inf), LOOK_S - (now_s - self._looked_s))
 
     def _commit(self, plan: Plan, store: Store) -> None:
         cases, closed, notices = plan.harvest()

@@ -27,6 +27,7 @@ BACK_S = 60.0
 RECENT = 240
 STALE_S, STALE_INTERVALS = 90.0, 3.0
 """The last reading says nothing of the present once it is older than both."""
+MOST_ROOTS = 8
 KILLED_FOR_S = 600.0
 """For so long an out-of-memory kill is news."""
 
@@ -210,6 +211,8 @@ class HostWindow:
         self.killed_s: float | None = None
         """When processes were last seen to have been killed for want of memory."""
         self.killed = 0
+        self._roots: list[int | None] = []
+        """The topmost processes of the servers that were seen last."""
         self._readings = _Readings()
 
     def observe(self, sample: HostSample) -> None:
@@ -217,15 +220,20 @@ class HostWindow:
         last = self.last
         back = self._readings.is_back(sample.ts_s)
         self._readings.came(sample.ts_s)
-        is_another = last is not None and sample.pid != last.pid
-        if last is None or back or is_another or sample.rss_mib < (1 - HOST_DROP) * last.rss_mib:
+        if last is None or back or sample.pid != last.pid or sample.rss_mib < (1 - HOST_DROP) * last.rss_mib:
             self.memory.begin(sample.ts_s)
-        if is_another:
+        if self.is_new(sample):
             self.killed_s = None  # told already, where there was something to tell
+        others = [pid for pid in self._roots if pid != sample.pid]
+        self._roots = [*others[1 - MOST_ROOTS :], sample.pid]
         self.memory.observe(sample.ts_s, sample.rss_mib)
         if last is not None and (sample.oom_kills or 0) > (last.oom_kills or 0) and last.oom_kills is not None:
             self.killed_s, self.killed = sample.ts_s, (sample.oom_kills or 0) - last.oom_kills
         self.last = sample
+
+    def is_new(self, sample: HostSample) -> bool:
+        """Return whether a reading is of a server that was not seen before; two may write one log by turns."""
+        return bool(self._roots) and sample.pid not in self._roots
 
     def is_stale(self, at_s: float) -> bool:
         """Return whether the last reading is too old to say anything."""

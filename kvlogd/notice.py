@@ -30,10 +30,10 @@ EVIDENCE = {
     "blocks_held": ("blocks held by nobody", "count"),
     "requests_ended": ("requests that ended meanwhile", "count"),
     "requests_given_up": ("of them given up by their clients", "count"),
-    "blocks_per_request": ("blocks lost for each request that ended", "number"),
-    "tokens_per_request": ("tokens lost for each request that ended", "number"),
-    "blocks_per_given_up": ("blocks lost for each that was given up", "number"),
-    "tokens_per_given_up": ("tokens lost for each that was given up", "number"),
+    "blocks_per_request": ("blocks lost for each request that ended", "each"),
+    "tokens_per_request": ("tokens lost for each request that ended", "each"),
+    "blocks_per_given_up": ("blocks lost for each that was given up", "each"),
+    "tokens_per_given_up": ("tokens lost for each that was given up", "each"),
     "given_up_error": ("give or take", "share"),
     "token_s": ("a token of one request takes", "time"),
     "token_before_s": ("and took at no less load before", "time"),
@@ -320,6 +320,8 @@ def time_text(time_s: float) -> str:
 
 
 def _number(value: float, unit: str) -> str:
+    if unit == "each":
+        return f"{value:.2g}" if value < 10 else f"{value:,.0f}"
     if unit == "time":
         return time_text(value)
     if unit == "share":

@@ -30,6 +30,12 @@ class Parcel(NamedTuple):
     """Which of the URL's recipients, counted from 0, have it from an earlier attempt."""
 
 
+class Warm(NamedTuple):
+    """A message is on its way soon: whatever takes long may be done now."""
+
+    url: str
+
+
 class Word(NamedTuple):
     """What the child says of a message."""
 
@@ -48,10 +54,17 @@ def pack_urls(urls: Mapping[str, str]) -> bytes:
     return _line({"urls": dict(urls)})
 
 
-def unpack(line: bytes) -> Parcel | dict[str, str]:
-    """Return what a line of `pack` or `pack_urls` says. Raises ValueError."""
+def pack_warm(warm: Warm) -> bytes:
+    """Return the word that a message to this URL comes soon."""
+    return _line({"warm": warm.url})
+
+
+def unpack(line: bytes) -> Parcel | Warm | dict[str, str]:
+    """Return what a line of `pack`, `pack_warm` or `pack_urls` says. Raises ValueError."""
     given = _read(line)
     try:
+        if "warm" in given:
+            return Warm(str(given["warm"]))
         if "urls" in given:
             return {str(name): str(url) for name, url in given["urls"].items()}
         panel = None if given["panel"] is None else _panel(given["panel"])

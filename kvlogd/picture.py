@@ -32,15 +32,22 @@ MOST_LABEL, MOST_TICKS = 34, 5
 BLUE, GREEN, PURPLE, RED, INK, GREY, PAPER = "#0072B2", "#009E73", "#B0568A", "#D55E00", "#1b2126", "#6b747d", "#fcfcfb"
 
 
+def prepare() -> None:
+    """Load matplotlib. Raises ImportError where it is not installed."""
+    if (folder := os.environ.get("CACHE_DIRECTORY")) is not None:
+        # a service has no home: without a place to keep it, each child would look for all fonts anew, for seconds
+        os.environ.setdefault("MPLCONFIGDIR", folder.partition(":")[0])
+    import matplotlib.backends.backend_agg
+    import matplotlib.figure  # noqa: F401 - for whoever draws
+
+
 def png(panel: Panel) -> bytes | None:
     """Return the picture; None where matplotlib is not installed, or there is nothing to draw."""
     series = panel.free_share if panel.memory is None else panel.memory.used_gib
     if all(value is None for value in series):
         return None
-    if (folder := os.environ.get("CACHE_DIRECTORY")) is not None:
-        # a service has no home: without a place to keep it, each child would look for all fonts anew, for seconds
-        os.environ.setdefault("MPLCONFIGDIR", folder.partition(":")[0])
     try:
+        prepare()
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:

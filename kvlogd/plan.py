@@ -215,6 +215,15 @@ class Plan:
         self._expire(at_s)
         return [found for name in self.policies if is_free(name) and (found := self._next(name, at_s)) is not None]
 
+    def soon(self, at_s: float) -> dict[str, float]:
+        """Return the channels that are to be sent something within seconds, and in how many."""
+        found: dict[str, float] = {}
+        for notice in self._waiting.values():
+            in_s = notice.due_s - at_s
+            if 0 < in_s <= GROUP_S and self.lines[notice.channel].may_start(at_s) > 0:
+                found[notice.channel] = min(in_s, found.get(notice.channel, in_s))
+        return found
+
     def _plan(self, at_s: float) -> None:
         """See to it that a notice waits for all that is owed."""
         covered = {(notice.channel, notice.rule, notice.kind) for notice in self._waiting.values()}

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import IO
 
 from kvlogd.model import Fault, Letter, Outcome, Panel, Severity
-from kvlogd.parcel import Flaw, Parcel, Word, pack, pack_urls, unpack_flaws, unpack_word
+from kvlogd.parcel import Flaw, Parcel, Warm, Word, pack, pack_urls, pack_warm, unpack_flaws, unpack_word
 
 DEADLINE_S = 30.0
 """How long a message may take, the start of its child included."""
@@ -25,6 +25,8 @@ IDLE_S = 30.0
 FAREWELL_S = 1.0
 VERIFY_S = 20.0
 MOST_REACHED = 200
+WARMING = -1
+"""The ticket of no message: the child gets ready for one."""
 _COMMAND = (sys.executable, "-P", "-m", "kvlogd.sender")
 _PASSED_ON = frozenset({
     "PATH", "HOME", "LANG", "TZ", "TMPDIR", "CACHE_DIRECTORY", "XDG_CACHE_HOME", "MPLCONFIGDIR", "PYTHONPATH",
@@ -55,6 +57,14 @@ class Postman:
         child = self._children.get(channel)
         return child is None or child.is_idle
 
+    def warm(self, channel: str, url: str, now_s: float) -> None:
+        """Start the child of a channel that is to be sent something soon, unless it has one; `url` is where to."""
+        if channel in self._children:
+            return
+        with suppress(OSError):  # then the message itself will tell
+            child = self._children[channel] = _Child(self._wake)
+            child.take(WARMING, pack_warm(Warm(url)), now_s)
+
     def send(self, ticket: int, channel: str, url: str, letter: Letter, panel: Panel | None, now_s: float) -> None:
         """Begin to send a message; `poll` returns its outcome under the ticket. The channel must be free.
 
@@ -78,7 +88,8 @@ class Postman:
         """Return the outcomes that are there now, each once; ends children that hang or have nothing to do."""
         outcomes, self._failed = self._failed, []
         for channel, child in list(self._children.items()):
-            outcomes += [(ticket, self._noted(ticket, word)) for ticket, word in child.words(now_s, self._deadline_s)]
+            words = [(ticket, word) for ticket, word in child.words(now_s, self._deadline_s) if ticket != WARMING]
+            outcomes += [(ticket, self._noted(ticket, word)) for ticket, word in words]
             if child.is_idle and now_s - child.since_s >= self._idle_s:
                 child.end()
             if not child.is_alive:

@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from html import escape
 from typing import IO, Any
 
@@ -32,7 +33,7 @@ from apprise.attachment.memory import AttachMemory
 
 from kvlogd.layout import with_picture
 from kvlogd.model import Fault, Letter, Outcome, Panel, Severity
-from kvlogd.parcel import Flaw, Parcel, Word, pack_flaws, pack_word, unpack
+from kvlogd.parcel import Flaw, Parcel, Warm, Word, pack_flaws, pack_word, unpack
 from kvlogd.reply import Ear, listen
 
 CONNECT_S, READ_S = 5.0, 10.0
@@ -100,7 +101,20 @@ def _answered(line: bytes, ear: Ear) -> bytes:
     given = unpack(line)
     if isinstance(given, Parcel):
         return pack_word(send(given, ear))
+    if isinstance(given, Warm):
+        _prepare(given.url)
+        return pack_word(Word(Outcome(None)))
     return pack_flaws({name: flaw for name, url in given.items() if (flaw := flaw_of(url)) is not None})
+
+
+def _prepare(url: str) -> None:
+    """Load what a message to a URL will need: on a busy host that takes longer than the sending."""
+    plugin = _plugin(url)
+    if plugin is not None and _takes_picture(plugin):
+        with suppress(*_DRAWING):
+            from kvlogd import picture
+
+            picture.prepare()
 
 
 def flaw_of(url: str) -> Flaw | None:
@@ -249,9 +263,13 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: max(0, most - len(CUT))] + CUT
 
 
+def _takes_picture(plugin: Any) -> bool:
+    return bool(plugin.attachment_support) and not (_is(plugin, "slack") and plugin.mode != "bot")
+
+
 def _picture(plugin: Any, panel: Panel | None) -> AppriseAttachment | None:
     """Return the chart where the channel delivers it: a Slack webhook takes it, and drops it in silence."""
-    if panel is None or not plugin.attachment_support or (_is(plugin, "slack") and plugin.mode != "bot"):
+    if panel is None or not _takes_picture(plugin):
         return None
     try:
         from kvlogd.picture import png  # matplotlib takes a second: only where there is something to draw

@@ -88,6 +88,7 @@ class Sideline:
         """End the watch over what is gone for good, and its alerts."""
         for scope in scopes:
             gone = self._watched.pop(scope, None)
+            self._ended.discard(scope)
             self.gpus = {name: window for name, window in self.gpus.items() if gpu_scope(name) != scope}
             left = [] if gone is None else gone.bench.standings()
             left += [self._restored.pop(key) for key in list(self._restored) if key.scope == scope]
@@ -150,8 +151,7 @@ class Sideline:
             return
         scope = sample.source or HOST
         watched = self._watched.get(scope)
-        last = None if watched is None else watched.window.last
-        if isinstance(last, HostSample) and last.pid != sample.pid:
+        if watched is not None and isinstance(watched.window, HostWindow) and watched.window.is_new(sample):
             self._end_alerts(scope, sample.ts_s, "restart")
 
     def _end_alerts(self, scope: str, at_s: float, reason: str) -> None:

@@ -112,11 +112,12 @@ class Desk:
             self.settle()
 
     def settle(self) -> None:
-        """Wait until nothing is on its way."""
+        """Wait until nothing is on its way, and no child gets ready for something."""
+        postman = self.dispatch._postman
 
         def landed() -> bool:
             self.turn()
-            return not self.dispatch.is_flying()
+            return not self.dispatch.is_flying() and all(map(postman.is_free, postman._children))
 
         until(landed)
 

@@ -1,5 +1,6 @@
 """The outbox inside the daemon: what it costs where it is not used, how it ends, and what a reload changes."""
 
+import math
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from kvlogd.dispatch import BROKEN_S
 from kvlogd.kinds.threshold import Threshold
 from kvlogd.model import Broken, NoticeKind
 from kvlogd.outbox import NoticeState
+from kvlogd.plan import GROUP_S
 from kvlogd.rows import Batch
 from tests.course import rule
 from tests.lines import line_of, record
@@ -58,6 +60,24 @@ def test_the_message_says_what_and_where(tmp_path: Path) -> None:
             assert "over after 1 h" in str(ended["title"])
             [first, _] = desk.notices()
             assert first.alerts.partition('"id":"')[2][:8] in str(began["message"])
+        finally:
+            desk.close()
+
+
+def test_a_child_is_started_while_a_message_waits_for_others_of_its_rule(tmp_path: Path) -> None:
+    with HttpSink() as hook:
+        desk = Desk(tmp_path, {"hook": hook.url()})
+        try:
+            clock = desk.live.clock
+            assert desk.dispatch.due_in_s(clock.monotonic_s(), clock.wall_s()) == math.inf
+            desk.see(alert(0))
+            desk.turn(1)
+            assert 0 < desk.dispatch.due_in_s(clock.monotonic_s(), clock.wall_s()) <= GROUP_S
+            assert (desk.dispatch.is_flying(), desk.dispatch._postman.is_free("hook")) == (False, False)
+            desk.settle()
+            assert hook.requests == []
+            desk.go(GROUP_S, 1)
+            assert len(hook.requests) == 1
         finally:
             desk.close()
 

@@ -34,3 +34,14 @@ def test_a_channel_whose_url_was_changed_is_tried_at_once() -> None:
     )
     assert (plan.lines["mail"].is_bad, plan.lines["hook"].is_bad) == (False, True)
     assert [sending.notice.channel for sending in plan.ready(now_s, lambda _: True)] == ["mail"]
+
+
+def test_what_is_to_be_sent_soon_is_known_but_for_a_channel_that_is_left_in_peace() -> None:
+    box = Outbox(policy("mail"), policy("hook"))
+    assert box.plan.soon(BEGIN_S) == {}
+    box.see(alert(0))
+    assert box.plan.soon(BEGIN_S) == {"mail": GROUP_S, "hook": GROUP_S}
+    assert box.plan.soon(BEGIN_S + GROUP_S - 1) == {"mail": 1.0, "hook": 1.0}
+    assert box.plan.soon(BEGIN_S + GROUP_S) == {}
+    box.plan.lines["hook"].ended(Outcome(Fault.BUSY, 429, 60.0), 1, BEGIN_S)
+    assert box.plan.soon(BEGIN_S + 1) == {"mail": GROUP_S - 1}

@@ -291,7 +291,10 @@ def test_a_server_that_ended_ends_its_alerts(tmp_path: Path, host: Host, driver:
     seat = fired(tmp_path, host, driver)
     leave(host)
     seat.now_s += 30
+    assert not seat.lookout.has_news()
+    seat.until(seat.lookout.has_news)
     seat.reading()
+    assert not seat.lookout.has_news()
     assert ends(seat) == [("host-memory-growth", "server ended")]
     assert {rule.rule for rule in seat.lookout.without_source()} == {"host-memory-growth"}
     seat.close()

@@ -232,3 +232,10 @@ def test_one_and_many(number: int, text: str) -> None:
 def test_times_have_their_offset() -> None:
     assert notice.when_text(START_S + 0.4) == "2026-11-29T14:00:00+00:00"
     assert notice.clock_text(START_S) == "2026-11-29 14:00:00 UTC"
+
+
+def test_what_a_request_costs_has_two_digits() -> None:
+    lines = notice.evidence_lines(
+        {"blocks_per_request": 0.0194, "tokens_per_given_up": 1234.5, "given_up_error": 0.067}
+    )
+    assert [line.split("  ")[-1].strip() for line in lines] == ["0.019", "1,234", "6.7 %"]

@@ -5,7 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlogd.model import Fault, Letter, Outcome, Severity
-from kvlogd.parcel import Flaw, Parcel, Word, pack, pack_flaws, pack_urls, pack_word, unpack, unpack_flaws, unpack_word
+from kvlogd.parcel import (
+    Flaw,
+    Parcel,
+    Warm,
+    Word,
+    pack,
+    pack_flaws,
+    pack_urls,
+    pack_warm,
+    pack_word,
+    unpack,
+    unpack_flaws,
+    unpack_word,
+)
 from tests.test_picture import GROWTH, LEAK
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -34,6 +47,7 @@ def test_a_word_comes_out_as_it_went_in(
 def test_questions_about_urls_and_their_answers() -> None:
     urls = {"oncall": "json://example.test/x"}
     assert unpack(pack_urls(urls)) == urls
+    assert [unpack(pack_warm(Warm(url))) for url in urls.values()] == [Warm(url) for url in urls.values()]
     assert unpack_flaws(pack_flaws({"oncall": Flaw.URL})) == {"oncall": Flaw.URL}
 
 

@@ -114,6 +114,15 @@ def test_a_kill_that_ended_a_server_is_told_of_the_one_in_its_place() -> None:
     assert found == [("host-memory-growth", ""), ("host-memory-growth", "restart")]
 
 
+def test_two_servers_that_write_one_log_are_no_restart() -> None:
+    sideline = Sideline(RULES)
+    for i in range(30):
+        kills = int(i >= 10)
+        sideline.take(HostSample(T0 + 30 * i, "chat", 8000.0, 32_768.0, kills, 4, pid) for pid in (100, 200))
+    found = [(event.key.rule, event.reason) for event in sideline.harvest().alert_events]
+    assert found == [("host-memory-growth", "")]
+
+
 def test_the_alerts_about_a_server_that_ended_are_over_and_do_not_come_back() -> None:
     sideline = Sideline(RULES)
     sideline.take(leak())
