@@ -1,7 +1,8 @@
 """Drives the daemon's own reading, rules and store through 30 days of 16 engines, to see what a month costs.
 
-`python bench/month.py [--days 30] [--engines 16]`. The logs are of `bench.traces`: four servers' months, each for four
-engines that are some days apart, with a record each 10 s where something runs, rotated each night. Time is simulated.
+`python bench/month.py [--days 30] [--engines 16]`. The logs are of `bench.traces`: the weeks of four servers, again and
+again, each for four engines that are some days apart; a record each 10 s where something runs, rotated each night. Time
+is simulated.
 On the first day and the last one it is read and committed as often as the daemon does; on the others each
 ten minutes, so that a run takes a quarter of an hour of CPU. Upkeep comes each half hour. Beside the size of the store
 stands the limit that the project set itself.
@@ -12,7 +13,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import cycle, islice
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -29,7 +30,7 @@ from kvlogd.rules import load_rules, shipped_folder
 from kvlogd.setup import Setup
 from kvlogd.store import Store
 
-DAY_S, RECORD_S, TICK_S = 86_400, 10.0, 30.0
+DAY_S, WEEK_S, RECORD_S, TICK_S = 86_400, 7 * 86_400, 10.0, 30.0
 SEED = 2026
 KINDS = (TraceClass.NORMAL, TraceClass.AGENTS, TraceClass.DEPLOY, TraceClass.BATCH)
 COARSE_S = 600.0
@@ -142,7 +143,7 @@ def _timed(stream: Stream, apart_s: float) -> Iterator[tuple[float, str]]:
 
     def ticks() -> Iterator[Tick]:
         nonlocal at_s
-        for number, tick in enumerate(chain(stream.ticks[first:], stream.ticks[:first]), 1):
+        for number, tick in enumerate(islice(cycle(stream.ticks), first, None), 1):
             at_s = number * RECORD_S
             yield tick._replace(at_s=at_s)
 
@@ -156,10 +157,10 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=30)
     parser.add_argument("--engines", type=int, default=16)
     asked = parser.parse_args()
-    months = [run(draw(TraceId(SEED, kind, 0), asked.days * DAY_S))[0] for kind in KINDS]
+    weeks = [run(draw(TraceId(SEED, kind, 0), WEEK_S))[0] for kind in KINDS]
     with tempfile.TemporaryDirectory(prefix="kvlogd-month-") as name, Store.open(Path(name) / "month.duckdb") as store:
         folder = Path(name)
-        logs = [Log(folder / f"engine-{n}.log", months[n % len(KINDS)], n // len(KINDS)) for n in range(asked.engines)]
+        logs = [Log(folder / f"engine-{n}.log", weeks[n % len(KINDS)], n // len(KINDS)) for n in range(asked.engines)]
         watch = Watch(folder, logs, store)
         print(f"{'day':>4} {'records':>8} {'read+rules':>12} {'commit':>8} {'upkeep':>8} {'store':>9}")
         for number in range(1, asked.days + 1):

@@ -152,7 +152,8 @@ class Journal:
                 self._trouble = "unreadable", STUCK
             return None
         self._left = None
-        self._place.seek(again=self._follows)
+        # who has followed it in its silence need not find the last entry again: it may have been vacuumed since
+        self._place.seek(again=self._follows or self._again_s is not None)
         follow = ["--follow", "--no-tail"] if self._follows else []
         try:
             return Child([*self._command, *self._place.start(), *follow])
