@@ -8,6 +8,7 @@ may be added, none is renamed. Holds numbers, times and labels only, never a lin
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 from kvlogd.errors import KvlogdError
@@ -302,7 +303,8 @@ def _gpus(status: Status) -> list[str]:
         for gpu in status.gpus
     ]  # fmt: skip
     table = aligned(["gpu", "state", "last", "busy", "memory", "heat", "GiB held by"], rows, right={0, 2, 3, 4, 5})
-    return [*table, *([f"GPUs: {_clean(status.gpus_note)}"] if status.gpus_note else [])]
+    note = wrap(f"GPUs: {_clean(status.gpus_note)}", WIDTH, subsequent_indent="  ") if status.gpus_note else []
+    return [*table, *note]
 
 
 def _memory(gpu: GpuStatus) -> str:

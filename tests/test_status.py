@@ -116,6 +116,7 @@ def test_long_and_hostile_names_keep_the_width(sparks: bool) -> None:
         ),
         rules=(RuleStatus("kv-leak", f"{name}/127", RuleState.ABSTAINS, Severity.CRITICAL, NOW_S, "w" * 200),),
         troubles=(Trouble(NOW_S, "where" * 20, "what\n" * 50, 10**6),),
+        gpus_note="the driver says much, and each word of it is one more word " * 3,
     )
     lines = status_text(status, sparks=sparks).splitlines()[3:]
     assert max(map(len, lines)) <= WIDTH
