@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 _DONTNEED = 4
 _LEAST_KIB = 128
+_SIZES = ("Rss:", "Anonymous:", "Swap:")
+"""In the order in which the kernel tells them."""
 
 
 class Mapping(NamedTuple):
@@ -47,18 +49,20 @@ def give_back() -> None:
 def unchanged(smaps: Iterable[str]) -> Iterator[Mapping]:
     """Yield the parts of libraries that nobody may write to and that are as they lie on the disk.
 
-    A part that was written to before it was protected, as linking does, would lose that for ever.
+    A part that was written to before it was protected, as linking does, would lose that for ever: its written pages
+    are anonymous or, where memory was short, in the swap.
     """
     part: Mapping | None = None
-    is_large = False
+    sizes: dict[str, int] = {}
     for line in smaps:
         name, _, rest = line.partition(" ")
         if not name.endswith(":"):
-            part, is_large = _library(name, rest.split(maxsplit=4)), False
-        elif part is not None and name == "Rss:":
-            is_large = _kib(rest) >= _LEAST_KIB
-        elif part is not None and name == "Anonymous:" and is_large and _kib(rest) == 0:
-            yield part
+            part, sizes = _library(name, rest.split(maxsplit=4)), {}
+        elif part is not None and name in _SIZES:
+            sizes[name] = _kib(rest)
+            written = sizes.get("Anonymous:"), sizes.get("Swap:")
+            if name == "Swap:" and sizes.get("Rss:", 0) >= _LEAST_KIB and written == (0, 0):
+                yield part
 
 
 def _library(span: str, fields: list[str]) -> Mapping | None:

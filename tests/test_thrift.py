@@ -10,27 +10,39 @@ SMAPS = f"""\
 100000-200000 r--p 00000000 {LIBRARY}
 Rss:                 900 kB
 Anonymous:             0 kB
+Swap:                  0 kB
 200000-300000 r-xp 00100000 {LIBRARY}
 Rss:                 900 kB
 Anonymous:             0 kB
+Swap:                  0 kB
 300000-400000 r--p 00200000 {LIBRARY}
 Rss:                 900 kB
 Anonymous:             4 kB
+Swap:                  0 kB
 400000-500000 rw-p 00300000 {LIBRARY}
 Rss:                 900 kB
 Anonymous:             0 kB
+Swap:                  0 kB
 500000-600000 r-xp 00000000 08:01 1235 /usr/lib/libtiny.so
 Rss:                  64 kB
 Anonymous:             0 kB
+Swap:                  0 kB
 600000-700000 r--p 00000000 08:01 1236 /var/lib/kvlogd/kvlogd.duckdb
 Rss:                 900 kB
 Anonymous:             0 kB
+Swap:                  0 kB
 700000-800000 r-xp 00000000 00:00 0
 Rss:                 900 kB
 Anonymous:             0 kB
+Swap:                  0 kB
 800000-900000 r-xp 00100000 08:01 1237 /a folder/libduck.so (deleted)
 Rss:                 900 kB
 Anonymous:             0 kB
+Swap:                  0 kB
+a00000-b00000 r--p 00200000 08:01 1238 /usr/lib/libswapped.so
+Rss:                 900 kB
+Anonymous:             0 kB
+Swap:                  4 kB
 900000-a00000 r-xp 00000000 00:00 0                          [vdso]
 Rss:                 900 kB
 """
