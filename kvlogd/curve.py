@@ -294,6 +294,8 @@ class Spells:
         self.latest: deque[Spell] = deque(maxlen=41)
         self.raised: list[Spell] = []
         """Spells since the usage was last near the lowest, thinned out like `past`."""
+        self.low_s: float | None = None
+        """When a spell that was near the lowest ended last."""
         self.last_drop: int | None = None
         """Number of the spell that last fell below the one before it."""
 
@@ -348,7 +350,7 @@ class Spells:
             self.lowest = spell.usage
         self.at_lowest += spell.usage <= self.lowest + self._drop
         if spell.usage < self.lowest + self.rises_by - 1e-9:
-            self.raised = []
+            self.raised, self.low_s = [], spell.end_s
         elif anew or not self.raised:
             self.raised.append(spell)
             if len(self.raised) > KEPT:

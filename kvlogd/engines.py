@@ -66,6 +66,12 @@ class Life:
         self.is_scraped = False
         """/metrics told of it."""
 
+    def hear(self, event: Event) -> None:
+        """Take in what an event says of a KV connector; one that was seen at work is there."""
+        if not self.has_connector:
+            told = tells_connector(event)
+            self.has_connector = self.has_connector if told is None else told
+
 
 class Server:
     """One server process of a source, through its restarts."""
@@ -169,11 +175,11 @@ class Fleet:
             server.ending = ENDINGS[event.kind]
         if event.kind in _FACT_KINDS:
             self._learn(server, event)
-        connected = _connected(event)
+        connected = tells_connector(event)
         if connected is not None and not server.has_connector:
             server.has_connector = connected
-            for life in server.lives.values():
-                life.has_connector = connected
+        for life in server.lives.values():
+            life.hear(event)
         return server.lives.get(event.engine_index) or next(iter(server.lives.values()), None)
 
     def _server_of(self, event: Event) -> Server:
@@ -263,7 +269,7 @@ class Fleet:
             self.changed_runs[life.run.run_id] = life.run
 
 
-def _connected(event: Event) -> bool | None:
+def tells_connector(event: Event) -> bool | None:
     """Return whether an event tells of a KV connector, or that there is none; None where it says neither."""
     if event.kind in (EventKind.KV_TRANSFER, EventKind.KV_EXPIRED):
         return True

@@ -134,6 +134,10 @@ class _AtWork:
         """When it was asked first, as long as it never had anything to judge."""
         self.has_judged = False
 
+    def is_due(self, at_s: float) -> bool:
+        """Return whether it is to be asked; a clock that went back does not keep it from that."""
+        return not at_s < self.due_s <= at_s + self.every_s
+
     def judged(self, window: Judged, at_s: float) -> Judgement:
         """Return what the rule says; where it fails, that is no verdict, and the other rules go on."""
         self.due_s = at_s + self.every_s if self.standing is None else at_s
@@ -215,7 +219,7 @@ class Bench:
         """Evaluate all rules on this scope at a time; return what changed."""
         events: list[AlertEvent] = []
         for work in self._judged:
-            if at_s >= work.due_s:
+            if work.is_due(at_s):
                 events += work.step(work.judged(window, at_s), at_s)
         return events
 
@@ -231,7 +235,7 @@ class Bench:
     def recall(self, window: Window | SourceWindow, at_s: float) -> None:
         """Let the evaluators see a moment of the past again: what came of it is known."""
         for work in self._works:
-            if at_s >= work.due_s:
+            if work.is_due(at_s):
                 work.last = work.judged(window, at_s)
 
     def restore(self, standings: Mapping[AlertKey, Standing]) -> None:

@@ -114,7 +114,7 @@ CONFIG_NUMBERS = {
 CONFIG_PAIR = re.compile(rb"'?\b(" + b"|".join(CONFIG_NUMBERS) + rb")'?[=:] ?(\d{1,9}(?:\.\d{1,6})?)")
 CONFIG_MODEL = re.compile(rb"(?:\bmodel=|'model': )'([^']{1,300})'")
 KV_CONNECTOR = re.compile(
-    rb"kv_transfer_config'?[=:] ?(?!None)|kv_connector'?[=:] ?'|kv_offloading_size'?[=:] ?(?!None|0(?:\.0)?\b)"
+    rb"kv_transfer_config'?[=:](?! ?None)|kv_connector'?[=:] ?'|kv_offloading_size'?[=:](?! ?(?:None|0(?:\.0)?[,}\s)]))"
 )
 
 

@@ -226,6 +226,8 @@ class Pipeline:
                 track.window.observe(line)
             else:
                 track.window.event(line, at_s)
+                track.life.hear(line)
+                track.window.has_connector = track.life.has_connector
             if track.window.evidence != evidence:
                 self._judge(track.bench, track.window, at_s)
             if number % RELIVED_AT_ONCE == 0:
@@ -324,6 +326,7 @@ class Pipeline:
                 return
             track = self._tracks[life.run.run_id]  # a new one where the clock went back
         window = track.window
+        window.has_connector = life.has_connector
         evidence = window.evidence
         window.observe(stats)
         self._samples.append(stats)

@@ -5,8 +5,8 @@ import pytest
 
 from kvlogd.engines import Fleet, Ids
 from kvlogd.evaluate import Bench, Judge, _Several, combined, excused
-from kvlogd.model import Abstained, AlertEvent, Clear, Finding, Judgement, NoEvidence
-from kvlogd.rules import Rule, load_rule
+from kvlogd.model import Abstained, AlertEvent, Clear, Finding, Judgement, NoEvidence, Per
+from kvlogd.rules import Rule, load_rule, shipped_folder
 from kvlogd.window import SourceWindow, Window
 from tests.lines import START_S, record
 
@@ -178,3 +178,11 @@ def test_equal_conditions_of_two_rules_are_looked_at_once(rule_of: MakeRule) -> 
     window = Window(life.run)
     window.observe(record(0, waiting=9))
     assert [event.key.rule for event in bench.judge(window, START_S + 60)] == ["my-rule", "other"]
+
+
+def test_a_clock_that_goes_back_keeps_no_rule_from_being_asked() -> None:
+    (work,) = Bench.of_reading([load_rule(shipped_folder() / "gpu-memory-growth.yaml")], Per.GPU, "gpu", "gpu")._works
+    work.every_s, work.due_s = 60.0, 7200.0
+    assert work.is_due(100.0), "it was asked in what was then the present, hours ahead"
+    assert not work.is_due(7150.0)
+    assert work.is_due(7200.0)

@@ -145,14 +145,15 @@ class Floor:
 def outgrows_leases(window: Window, spells: Spells) -> bool:
     """Return whether the idle engine holds more than came in within a lease; where that is not known, lasts for a day.
 
-    A lease holds the blocks of one request: its prompt, those found in the prefix cache too, and what it generated.
+    A lease holds the blocks of one request: its prompt, what a prefix cache had of it too, and what it generated.
     """
-    raised, pool = spells.raised, window.run.kv_tokens
+    raised, pool = spells.raised, window.pool_tokens()
     if not pool:
         return raised[-1].end_s - raised[0].start_s >= NOISY_S
     came = 0.0
     for record in window.since(raised[-1].start_s - LEASE_S):
         computed = 1.0 - min(0.99, record.prefix_hit_rate or 0.0)
+        computed *= 1.0 - min(0.99, record.external_prefix_hit_rate or 0.0)
         came += (record.prompt_tps / computed + record.generation_tps) * (window.interval_s or 10.0)
     return (raised[-1].usage - (spells.lowest or 0.0)) * pool > came
 
@@ -173,7 +174,8 @@ def climbs_over_noise(past: Sequence[Spell], latest: Sequence[Spell]) -> bool:
 def _finding(window: Window, spells: Spells) -> Finding:
     lowest, raised = spells.lowest or 0.0, spells.raised
     held = raised[-1].usage
-    hours = (raised[-1].end_s - raised[0].start_s) / 3600
+    # it rose at some time since the floor was last seen: a rate from the first raised spell on would be far too fast
+    hours = (raised[-1].end_s - (raised[0].start_s if spells.low_s is None else spells.low_s)) / 3600
     evidence = {
         "idle_usage": held,
         "lowest_idle_usage": lowest,

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvlogd.curve import Spell, Spells
 from kvlogd.kinds import floor
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Run, Stats
 from kvlogd.window import Window
@@ -148,3 +149,33 @@ def test_no_input_raises_and_a_floor_that_never_rises_never_fires(rows: list[tup
             lowest = min(lowest, usage)
             if usage <= lowest:
                 assert not isinstance(verdict, Finding)
+
+
+def test_how_fast_is_counted_from_when_the_floor_was_last_seen() -> None:
+    window = Window(Run(1, 1, 1, 0.0, True, kv_tokens=16_000, blocks=1000))
+    window.has_connector, window.interval_s = False, 10.0
+    evaluator = floor.make(floor.Params())
+    verdict: Judgement = NoEvidence()
+    for at_s, running, held in (
+        (0, 0, 0.0),
+        (100, 4, 0.3),
+        (200, 0, 0.0),
+        (3600, 4, 0.3),
+        (3790, 0, 0.02),
+        (3800, 0, 0.02),
+    ):
+        window.observe(Stats(at_s, None, 0, None, 0.0, 90.0 * running, running, 0, held))
+        verdict = evaluator.judge(window, at_s)
+    assert isinstance(verdict, Finding)
+    assert verdict.evidence["lost_per_h"] == pytest.approx(0.02)
+
+
+def test_what_another_cache_had_of_the_prompts_is_leased_too() -> None:
+    window = Window(Run(1, 1, 1, 0.0, True, kv_tokens=16_000))
+    window.has_connector, window.interval_s = True, 10.0
+    spells = Spells(0.005)
+    spells.lowest, spells.raised = 0.0, [Spell(700.0, 700.0, 0.5)]
+    window.observe(Stats(690.0, None, 0, None, 700.0, 0.0, 4, 0, 0.3))
+    assert floor.outgrows_leases(window, spells)
+    window.observe(Stats(695.0, None, 0, None, 70.0, 0.0, 4, 0, 0.3, external_prefix_hit_rate=0.8))
+    assert not floor.outgrows_leases(window, spells)
