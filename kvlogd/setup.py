@@ -103,7 +103,7 @@ def routes(channels: Iterable[ChannelConfig], rules: Iterable[Rule]) -> dict[str
     }
 
 
-def _refuse_what_reaches_nobody(config: Config, rules: Sequence[Rule], carried: Sequence[str]) -> None:
+def _refuse_what_reaches_nobody(config: Config, rules: Sequence[Rule], carried: list[str]) -> None:
     names = [channel.name for channel in config.channels]
     for channel in config.channels:
         if channel.quiet is not None and channel.quiet.timezone is not None:
