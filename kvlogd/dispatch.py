@@ -84,6 +84,8 @@ class Dispatch:
         self._store: Store | None = None
         self._plan: Plan | None = None
         self._flying: dict[int, Sending] = {}
+        self._mended: set[str] = set()
+        """The channels whose URL was changed, until it is stored that they are tried at once."""
         self._complained: set[str] = set()
         """The channels of which was said in our own log that they fail."""
         self._unrecorded: list[tuple[Sending, Outcome]] = []
@@ -101,7 +103,7 @@ class Dispatch:
     def take_up(self, setup: Setup, store: Store, wall_s: float) -> None:
         """Begin where the store says. Raises StoreError."""
         before = {} if self._setup is None else self._setup.urls
-        mended = {name for name, url in setup.urls.items() if name in before and before[name] != url}
+        self._mended |= {name for name, url in setup.urls.items() if name in before and before[name] != url}
         self._setup, self._store, self._plan = setup, store, None
         self._begun_s = float("inf")
         gone = self._complained - {channel.name for channel in setup.config.channels}
@@ -114,7 +116,7 @@ class Dispatch:
             return
         channels = setup.config.channels
         notify = routes(channels, setup.rules)
-        plan = Plan(map(policy_of, channels), notify, ledger, wall_s, self._flying.values(), mended)
+        plan = Plan(map(policy_of, channels), notify, ledger, wall_s, self._flying.values(), self._mended)
         plan.stand(store.standings(), wall_s)
         self._plan, self._offset_s = plan, None
 
@@ -176,7 +178,7 @@ class Dispatch:
         cases, closed, notices = plan.harvest()
         if cases or closed or notices:
             store.commit(Batch(cases=cases, closed=closed, notices=notices))
-        self._unrecorded = []
+        self._unrecorded, self._mended = [], set()
 
     def _follow_clock(self, plan: Plan, now_s: float, wall_s: float) -> None:
         """Let no jump of the host's clock make messages early or late."""

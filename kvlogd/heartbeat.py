@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from http.client import HTTPConnection
     from urllib.request import OpenerDirector
 
 PATIENCE_S = 10.0
@@ -69,7 +68,7 @@ class _Attempt:
         self.begun_s = begun_s
         self._url = url
         self._ended = ended
-        self._connections: list[HTTPConnection] = []
+        self._sockets: list[socket.socket] = []
         self._is_cut = False
         self._thread = threading.Thread(target=self._fetch, name="heartbeat", daemon=True)
         self._thread.start()
@@ -80,9 +79,9 @@ class _Attempt:
     def cut(self) -> None:
         """Break off: who waits for an answer sees the end of it, and half an answer is none."""
         self._is_cut = True
-        for connection in list(self._connections):
-            with suppress(OSError, AttributeError):  # not open yet, or closed meanwhile
-                connection.sock.shutdown(socket.SHUT_RDWR)
+        for one in list(self._sockets):
+            with suppress(OSError):  # closed meanwhile
+                one.shutdown(socket.SHUT_RDWR)
 
     def _fetch(self) -> None:
         # 7 MiB that only a daemon with a heartbeat needs
@@ -98,20 +97,31 @@ class _Attempt:
         self._ended(reached and not self._is_cut)
 
     def _opener(self) -> "OpenerDirector":
-        """Return what opens URLs as usual, and lets us know its connections."""
-        import http.client
+        """Return what opens URLs as usual, and lets us know its sockets.
+
+        A connection forgets its own as soon as the head of an answer is there; the body of a redirect is read after.
+        """
+        from http.client import HTTPConnection, HTTPSConnection
         from urllib.request import HTTPHandler, HTTPSHandler, build_opener
 
-        def known(kind: "type[HTTPConnection]", *args: Any, **options: Any) -> "HTTPConnection":
-            self._connections.append(kind(*args, **options))
-            return self._connections[-1]
+        sockets = self._sockets
+
+        class Known:
+            def __setattr__(self, name: str, value: object) -> None:
+                if isinstance(value, socket.socket):
+                    sockets.append(value)
+                super().__setattr__(name, value)
+
+        class PlainConnection(Known, HTTPConnection): ...
+
+        class SecureConnection(Known, HTTPSConnection): ...
 
         class Plain(HTTPHandler):
             def http_open(self, req: Any) -> Any:
-                return self.do_open(lambda *a, **o: known(http.client.HTTPConnection, *a, **o), req)
+                return self.do_open(PlainConnection, req)
 
         class Secure(HTTPSHandler):
             def https_open(self, req: Any) -> Any:
-                return self.do_open(lambda *a, **o: known(http.client.HTTPSConnection, *a, **o), req)
+                return self.do_open(SecureConnection, req)
 
         return build_opener(Plain, Secure)

@@ -33,6 +33,7 @@ from kvlogd.setup import Setup
 from kvlogd.sideline import REMEMBERS_S, Sideline, gpu_scope
 from kvlogd.status import GpuStatus, RuleState, RuleStatus
 from kvlogd.voice import Level, Voice
+from kvlogd.work import FRESH_S
 
 BEHIND_S = 15.0
 """Rules look at the time so long ago: by then what was read of it has come."""
@@ -142,7 +143,7 @@ class Lookout:
             if news.found and now_s - self._looked_s >= self._config.gpu.every / 2:
                 self._look(now_s, pipelines)
             samples += [self._taken(found) for found in news.found]
-            self._show_work(pipelines)
+            self._show_work(pipelines, wall_s)
         self._sideline.take(samples)
         if now_s - self._checked_s >= CHECK_S:
             self._checked_s = now_s
@@ -293,13 +294,15 @@ class Lookout:
             self._add(gpus=[found.gpu], gpu_processes=processes if is_due or has_moved else ())
         return sample
 
-    def _show_work(self, pipelines: Iterable[Pipeline]) -> None:
-        """Let the rules about engines see how busy their GPUs were."""
+    def _show_work(self, pipelines: Iterable[Pipeline], wall_s: float) -> None:
+        """Let the rules about engines see how busy their GPUs were; of what a log behind tells, that says nothing."""
         work, self._work = self._work, {}
         for pipeline in pipelines if work else ():
+            if pipeline.now_s is None or wall_s - pipeline.now_s > FRESH_S:
+                continue
             for track in pipeline.tracks():
                 util = work.get(track.life.engine.engine_id)
-                if util is not None and pipeline.now_s is not None:
+                if util is not None:
                     track.window.eyes.work.observe(pipeline.now_s, util)
 
     def _owned(self, found: Found) -> tuple[GpuProcess, ...]:

@@ -98,7 +98,7 @@ EVIDENCE = {
 """Evidence that is shown, in this order: its words and its unit."""
 
 
-NO_WORK = 0.05
+NO_WORK, MUCH_WORK = 0.05, 0.5
 MINUS = "\N{MINUS SIGN}"
 
 
@@ -162,9 +162,14 @@ def _stall(_event: AlertEvent, evidence: Mapping[str, float]) -> str:
     work = f"{evidence['running']:.0f} running and {evidence['waiting']:.0f} waiting"
     moves = "hardly anything moves" if evidence.get("generation_tps") else "nothing moves"
     computed = evidence.get("gpu_work")
-    gpu = "; its GPU is busy: perhaps a very long prefill" if computed is not None else ""
-    gpu = "; its GPU computes nothing" if computed is not None and computed < NO_WORK else gpu
+    gpu = "" if computed is None else f"; {_computed(computed)}"
     return f"{moves} with {work}, last record {duration_text(evidence['silent_s'])} ago{gpu}"
+
+
+def _computed(share: float) -> str:
+    if share >= MUCH_WORK:
+        return "its GPU is busy: perhaps a very long prefill"
+    return "its GPU computes nothing" if share < NO_WORK else f"its GPU computed {share_text(share)} of the time"
 
 
 def _creep(event: AlertEvent, evidence: Mapping[str, float]) -> str:

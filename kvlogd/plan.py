@@ -163,7 +163,7 @@ class Plan:
             for standing in standings
             if standing.state is AlertState.FIRING
         ]
-        found = {CaseKey(name, NoticeKind.FIRING, one.key): one for one in events for name in self._channels_of(one)}
+        found = {CaseKey(name, NoticeKind.FIRING, one.key): one for one in events for name in self._hearers(one)}
         for key in found.keys() - self._cases.keys():
             self._put(key, outbox.opened(key.channel, NoticeKind.FIRING, found[key], at_s))
         for key, case in list(self._cases.items()):
@@ -173,7 +173,7 @@ class Plan:
     def see(self, events: Iterable[AlertEvent], at_s: float) -> None:
         """Take in changes of alerts, in the order in which they came, and plan what follows from them."""
         for event in events:
-            for channel in self._channels_of(event):
+            for channel in self._hearers(event):
                 key = CaseKey(channel, NoticeKind.FIRING, event.key)
                 case = outbox.changed(self._cases.get(key), channel, event, at_s)
                 is_stale = case is not None and not case.is_firing and at_s - event.at_s > TTL_S
@@ -186,8 +186,9 @@ class Plan:
         for key in [key for key in self._cases if is_all and key.topic is topic and key.alert not in stands]:
             self._put(key, None)
         for event in stands.values():
-            # that a rule is of no use is told to whom it would tell, and where that is nobody to all
-            mine = () if topic is NoticeKind.CHANNEL else tuple(self._channels_of(event))
+            # that a rule is of no use is told to whom it would tell, and where none of them takes that to all
+            asked = () if topic is NoticeKind.CHANNEL else self._channels_of(event)
+            mine = [name for name in asked if event.severity in self.policies[name].severities]
             for channel in mine or self.policies:
                 key = CaseKey(channel, topic, event.key)
                 if key not in self._cases and (topic is not NoticeKind.CHANNEL or channel != event.key.scope):
@@ -196,6 +197,13 @@ class Plan:
     def _channels_of(self, event: AlertEvent) -> Iterator[str]:
         wanted = self._notify.get(event.key.rule, self.policies)
         return (name for name in wanted if name in self.policies)
+
+    def _hearers(self, event: AlertEvent) -> list[str]:
+        """Return who is told of an alert, and who was before a reload said otherwise: they hear that it is over."""
+        mine = list(self._channels_of(event))
+        others = [name for name in self.policies if name not in mine]
+        cases = [self._cases.get(CaseKey(name, NoticeKind.FIRING, event.key)) for name in others]
+        return mine + [case.channel for case in cases if case is not None and (case.told is not None or case.tried)]
 
     def shift(self, by_s: float) -> None:
         """Move what counts from moments of the host's clock, where that was set."""
@@ -250,6 +258,8 @@ class Plan:
             return None
         if kind in (NoticeKind.RESOLVED, NoticeKind.SUMMARY):
             return kind  # what was told is ended, whoever is to be silent
+        if case.topic is NoticeKind.FIRING and case.channel not in self._channels_of(case.event):
+            return None
         if case.topic is not NoticeKind.CHANNEL and severity not in policy.severities:
             # who may have been told of an earlier time, more severe than this one, hears how it went on
             is_known = len(case.bouts) > 1 and (case.told is not None or case.tried)

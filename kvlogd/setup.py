@@ -39,8 +39,10 @@ def read_setup(config_path: Path | None, more_rules: Sequence[Path] = ()) -> Set
     for name in (*config.rules.disable, *config.rules.override):
         if name not in ids:
             raise ConfigError("no rule of that name", where=f"rules: {name}", mend=nearest(name, ids))
-    used = tuple(_changed(rule, config) for rule in rules if rule.id not in config.rules.disable)
-    _refuse_what_reaches_nobody(config, used)
+    changed = [_changed(rule, config) for rule in rules]
+    used = tuple(rule for rule in changed if rule.id not in config.rules.disable)
+    # a channel may wait for a rule that is left out for now
+    _refuse_what_reaches_nobody(config, used, sorted({tag for rule in changed for tag in rule.tags}))
     return Setup(config, used)
 
 
@@ -101,7 +103,7 @@ def routes(channels: Iterable[ChannelConfig], rules: Iterable[Rule]) -> dict[str
     }
 
 
-def _refuse_what_reaches_nobody(config: Config, rules: Sequence[Rule]) -> None:
+def _refuse_what_reaches_nobody(config: Config, rules: Sequence[Rule], carried: list[str]) -> None:
     names = [channel.name for channel in config.channels]
     for channel in config.channels:
         if channel.quiet is not None and channel.quiet.timezone is not None:
@@ -117,7 +119,6 @@ def _refuse_what_reaches_nobody(config: Config, rules: Sequence[Rule]) -> None:
         for channel in config.channels
         if not channel.severities
     ]
-    carried = sorted({tag for rule in rules for tag in rule.tags})
     for channel in config.channels:
         where = f"channel {channel.name}"
         if channel.tags == ():

@@ -114,10 +114,13 @@ class Tally:
         """Return what ended in a span; None where it was not counted from its beginning on, or where few ended."""
         marks = self._marks.all()
         within = [mark for mark in marks if since_s < mark.at_s <= until_s]
-        if self._since_s is None or self._since_s - since_s > LATE * (until_s - since_s) or not within:
-            return None
         before = [mark for mark in marks if mark.at_s <= since_s]
-        ended = _between(before[-1] if before else within[0], within[-1])
+        # marks are thinned out: the last one before a short span may count hours that are none of it
+        near_s = LATE * (until_s - since_s)
+        first = [mark for mark in (*before[-1:], *within[:1]) if abs(mark.at_s - since_s) <= near_s]
+        if not first or not within:
+            return None
+        ended = _between(first[0], within[-1])
         return ended if ended.all > 0 and ended.unsure <= MOST_UNSURE * ended.all else None
 
     def blame(self, since_s: float) -> Blame | None:

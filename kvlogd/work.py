@@ -21,7 +21,10 @@ class Work:
         self._idle_since_s: float | None = None
 
     def observe(self, at_s: float, util: float) -> None:
-        """Take in how busy the busiest of them was."""
+        """Take in how busy the busiest of them was. What they did where nobody looked for long is not known."""
+        if not self._is_known(at_s):
+            self._recent.clear()
+            self._idle_since_s = None
         if util >= IDLE:
             self._idle_since_s = None
         elif self._idle_since_s is None:

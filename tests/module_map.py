@@ -88,7 +88,7 @@ MAY_IMPORT = {
     "gpus": "reading",
     "procfs": "",
     "kin": "procfs reading",
-    "lookout": "alerts config gpus kin pipeline procfs quantity reading rows rules setup sideline status voice",
+    "lookout": "alerts config gpus kin pipeline procfs quantity reading rows rules setup sideline status voice work",
     "gpucli": "ask live quantity",
     "container": "docker followed piece recall rows tail",
     "overview": "alerts intake lookout piece pipeline rules status stream voice dispatch",

@@ -172,7 +172,9 @@ class _HttpHandler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(said)
 
     def _drip(self, answer: Answer) -> None:
-        self.send_response(200)
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
         self.send_header("Content-Length", "100000")
         if answer.manner == "drip":
             self.end_headers()

@@ -12,11 +12,13 @@ import pytest
 from kvlogd.channel import Secret
 from kvlogd.config import ChannelConfig
 from kvlogd.dispatch import BROKEN_S
+from kvlogd.errors import StoreError
 from kvlogd.kinds.threshold import Threshold
 from kvlogd.model import Broken, NoticeKind
 from kvlogd.outbox import NoticeState
 from kvlogd.plan import GROUP_S
 from kvlogd.rows import Batch
+from kvlogd.store import Store
 from tests.course import rule
 from tests.lines import line_of, record
 from tests.outboxes import BEGIN_S, alert
@@ -160,6 +162,27 @@ def test_a_channel_whose_url_was_mended_is_tried_at_once(tmp_path: Path) -> None
             desk.go(300, 20)
             urls = {"hook": Secret(right.url())}
             desk.dispatch.take_up(desk.setup._replace(urls=urls), desk.live.store, desk.live.clock.wall)
+            desk.go(2, 1)
+            assert len(right.requests) == 1
+        finally:
+            desk.close()
+
+
+def test_a_mended_channel_is_tried_at_once_also_where_the_store_fails_meanwhile(tmp_path: Path) -> None:
+    with HttpSink() as wrong, HttpSink() as right:
+        wrong.default = Answer(500)
+        desk = Desk(tmp_path, {"hook": wrong.url()})
+        try:
+            desk.see(alert(0))
+            desk.go(220, 20)
+            mended = desk.setup._replace(urls={"hook": Secret(right.url())})
+            [notice] = desk.live.store.notices(NoticeState.WAITING)
+            assert notice.due_s > desk.live.clock.wall + 10
+            broken = Store.open(tmp_path / "broken.duckdb")
+            broken.close()
+            with pytest.raises(StoreError):
+                desk.dispatch.take_up(mended, broken, desk.live.clock.wall)
+            desk.dispatch.take_up(mended, desk.live.store, desk.live.clock.wall)
             desk.go(2, 1)
             assert len(right.requests) == 1
         finally:

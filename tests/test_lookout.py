@@ -136,6 +136,14 @@ def test_an_engine_learns_how_busy_its_gpus_are(seat: Seat, driver: Driver) -> N
     assert second.since(now_s, now_s) == 0.75
 
 
+def test_how_busy_a_gpu_is_now_says_nothing_of_a_log_that_is_behind(seat: Seat, driver: Driver) -> None:
+    driver.set(**{"0.procs": f"110:{60 << 30}", "0.util": 0})
+    seat.now_s = 3600.0
+    seat.reading()
+    now_s = seat.pipeline.now_s or 0.0
+    assert [track.window.eyes.work.idle_since_s(now_s) for track in seat.pipeline.tracks()] == [None, None]
+
+
 def test_the_memory_of_a_server_is_stored_with_its_limit(seat: Seat) -> None:
     seat.reading()
     assert seat.store.read("SELECT source, rss_mib, limit_mib, oom_kills, processes, pid FROM host_samples") == [

@@ -98,6 +98,11 @@ def test_the_words_of_a_recovery(more: dict[str, float], wanted: str) -> None:
             "nothing moves with 1 running and 0 waiting, last record 2 min 30 s ago; its GPU computes nothing",
         ),
         (
+            {"running": 1.0, "waiting": 0.0, "silent_s": 210.0, "generation_tps": 0.0, "gpu_work": 0.29},
+            "nothing moves with 1 running and 0 waiting, last record 3 min 30 s ago; "
+            "its GPU computed 29.0 % of the time",
+        ),
+        (
             {"running": 1.0, "waiting": 0.0, "silent_s": 210.0, "generation_tps": 0.0, "gpu_work": 0.97},
             "nothing moves with 1 running and 0 waiting, last record 3 min 30 s ago; "
             "its GPU is busy: perhaps a very long prefill",

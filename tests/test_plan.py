@@ -13,6 +13,7 @@ from kvlogd.outbox import NoticeState, Silence, alert_id
 from kvlogd.plan import GROUP_S, LATE_S, TTL_S, Policy, Quiet
 from kvlogd.stamp import HOST_ZONE, zone
 from tests.outboxes import ALL, BEGIN_S, DOWN, FINE, REFUSED, Outbox, alert, policy
+from tests.paging import standing_of
 
 FIRING, RAISED, REPEAT = NoticeKind.FIRING, NoticeKind.RAISED, NoticeKind.REPEAT
 RESOLVED, SUMMARY, CHANNEL = NoticeKind.RESOLVED, NoticeKind.SUMMARY, NoticeKind.CHANNEL
@@ -63,6 +64,30 @@ def test_what_no_channel_takes_is_told_to_none_but_that_its_rule_fails_to_all() 
         ("mail", "a", NoticeKind.BROKEN), ("mail", "b", NoticeKind.BROKEN), ("mail", "b", FIRING),
         ("pager", "a", NoticeKind.BROKEN),
     ]  # fmt: skip
+
+
+def test_that_a_rule_fails_is_told_to_all_where_its_own_channels_take_nothing_so_mild() -> None:
+    box = Outbox(policy("pager", severities=[Severity.CRITICAL]), policy("mail"), notify={"a": ["pager"]})
+    box.plan.report(NoticeKind.BROKEN, [alert(0, rule="a", severity=Severity.WARNING)], BEGIN_S)
+    box.go(10)
+    assert [(taken.channel, taken.kind) for taken in box.taken] == [("mail", NoticeKind.BROKEN)]
+
+
+def test_who_was_told_hears_that_it_is_over_and_no_more_where_a_reload_took_the_rule_away() -> None:
+    box = Outbox(policy("mail", repeat_every_s=HOUR_S), policy("team", repeat_every_s=HOUR_S))
+    box.see(alert(0))
+    box.go(10)
+    box.notify = {"kv-leak": ["team"]}
+    box.crash()
+    box.plan.stand([standing_of(alert(0))], BEGIN_S + box.at_s)
+    box.go(2 * HOUR_S, 10)
+    assert (box.kinds("mail"), box.kinds("team")) == ([FIRING], [FIRING, REPEAT])
+    box.see(alert(box.at_s, over=True))
+    box.go(60)
+    assert (box.kinds("mail")[1:], box.kinds("team")[2:]) == ([RESOLVED], [RESOLVED])
+    box.see(alert(box.at_s))
+    box.go(60)
+    assert (len(box.kinds("mail")), box.kinds("team")[-1]) == (2, FIRING)
 
 
 def test_more_severe_is_told_and_reaches_who_did_not_hear_of_it() -> None:

@@ -52,6 +52,14 @@ def test_a_rule_goes_to_the_channels_that_it_names_else_to_those_that_take_one_o
     assert routes(setup.config.channels, named) == {"gpu-lost": ("team",)}
 
 
+def test_a_channel_may_name_the_tag_of_rules_that_are_left_out(tmp_path: Path) -> None:
+    path = secret(tmp_path, "json://127.0.0.1/")
+    gone = ", ".join(rule.id for rule in load_setup(None).rules if "gpu" in rule.tags)
+    text = f"channels: [{{name: hardware, url_file: {path}, tags: [gpu]}}]\nrules: {{disable: [{gone}]}}\n"
+    setup = load_setup(config(tmp_path, text))
+    assert set(routes(setup.config.channels, setup.rules).values()) == {()}
+
+
 def secret(folder: Path, text: str) -> Path:
     path = folder / "secret.url"
     path.write_text(text)

@@ -113,3 +113,4 @@ def test_months_take_no_more_room_and_are_still_counted() -> None:
     ended = tally.ended(START_S + 250_000, START_S + 499_990)
     assert ended is not None
     assert ended.done == pytest.approx(75_000, rel=0.02)
+    assert tally.ended(START_S + 499_790, START_S + 499_990) is None, "no mark that is kept is near its beginning"

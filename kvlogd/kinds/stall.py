@@ -62,9 +62,11 @@ class Stall:
             patience_s = self._params.running if last.running else self._params.waiting
             since_s = max(window.zero_since_s, window.eyes.moved_s or window.zero_since_s)
             idle_s = window.eyes.work.idle_since_s(at_s) if last.running else None
-            is_idle = idle_s is not None and at_s - max(since_s, idle_s) >= self._params.gpu_idle
+            idle_from_s = None if idle_s is None else max(since_s, idle_s)
+            is_idle = idle_from_s is not None and at_s - idle_from_s >= self._params.gpu_idle
             if is_idle or at_s - since_s >= patience_s:
-                work = window.eyes.work.since(since_s, at_s)
+                # what it still did before it fell idle says nothing of why this is found
+                work = window.eyes.work.since(idle_from_s if is_idle and idle_from_s else since_s, at_s)
                 seen = {} if work is None or not last.running else {"gpu_work": work}
                 return Finding(since_s, at_s - since_s, _evidence(window, last, at_s) | seen)
         if self._starved_since_s is not None and last.ts_s - self._starved_since_s >= self._params.starved:

@@ -101,9 +101,9 @@ def test_a_rule_that_notifies_a_channel_which_is_not_there_is_refused(tmp_path: 
     assert told.complaint.endswith("mine.yaml: notify: no channel oncal: did you mean oncall?")
 
 
-def test_a_tag_that_only_a_disabled_rule_carries_is_refused(config: Path) -> None:
+def test_a_tag_that_an_override_took_from_its_only_rule_is_refused(config: Path) -> None:
     text = "channels: [{name: oncall, url_env: PATH, tags: [host]}]\n"
-    config.write_text(f"{text}rules: {{disable: [host-memory-growth]}}\n")
+    config.write_text(f"{text}rules: {{override: {{host-memory-growth: {{tags: [mine]}}}}}}\n")
     told = kvlogd("check", "--config", config)
     assert told.complaint.startswith("kvlogd: channel oncall: tags: no rule carries host")
 

@@ -90,9 +90,12 @@ def test_055_a_server_that_hangs_or_is_not_there_holds_up_nothing(beats: tuple[H
     until(lambda: broken.is_reached is False)
 
 
-def test_055_a_server_that_answers_a_letter_at_a_time_is_left_after_a_while(beats: tuple[HttpSink, Heartbeat]) -> None:
+@pytest.mark.parametrize("slow", [DRIP_HEAD, Answer(302, {"Location": "/else"}, "drip")], ids=["head", "redirect"])
+def test_055_a_server_that_answers_a_letter_at_a_time_is_left_after_a_while(
+    beats: tuple[HttpSink, Heartbeat], slow: Answer
+) -> None:
     sink, heart = beats
-    sink.default = DRIP_HEAD
+    sink.default = slow
     heart.beat(0.0, lambda: True)
     until(lambda: len(sink.requests) == 1)
     heart.beat(MOST_S - 1, lambda: True)

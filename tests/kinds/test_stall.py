@@ -85,6 +85,24 @@ def test_no_prefill_leaves_the_gpu_idle_for_two_minutes() -> None:
     assert found.evidence["gpu_work"] == pytest.approx(0.0025)
 
 
+def test_of_a_gpu_that_fell_idle_only_its_idleness_is_told() -> None:
+    found = looked_at(180, 0.9, 0.9, 0.0, 0.0, 0.0, 0.0, 0.0)
+    assert isinstance(found, Finding)
+    assert found.evidence["gpu_work"] == 0
+
+
+def test_two_idle_readings_with_nothing_between_them_are_no_two_idle_minutes() -> None:
+    window, stall = Window(run_of()), make(Params())
+    for stats in (busy(-10), still(0)):
+        window.observe(stats)
+    for at_s in (0, 130):
+        window.eyes.work.observe(START_S + at_s, 0.0)
+    assert isinstance(stall.judge(window, START_S + 130), Clear)
+    for at_s in (160, 190):
+        window.eyes.work.observe(START_S + at_s, 0.0)
+    assert window.eyes.work.idle_since_s(START_S + 190) == START_S + 130
+
+
 def test_a_busy_gpu_is_told_and_excuses_nothing() -> None:
     busy_all_along = [0.9] * 7
     assert isinstance(looked_at(200, *busy_all_along), Clear)
