@@ -16,8 +16,6 @@ SILENT_S = 86400.0
 NEAR_BYTES = 1 << 20
 """A log of which no more is unread is read to the present: what /metrics tells now belongs to it as it stands."""
 SHARED = "the log is that of several servers: make each a source of its own, with its own /metrics"
-SEEING = ("reading", "waiting")
-"""States of a tailer in which a silent log is silent; in others it is kvlogd that does not see it."""
 
 Revive = Callable[[str], tuple[Stream, Iterator[None]]]
 """Returns the stream of a log as the store remembers it, and the steps that bring it to where it stood."""
@@ -101,9 +99,9 @@ class Feed:
             # while there is something to read, a log is not silent
             found = self._tailer.health()
             behind = {health.log for health in found if health.behind_bytes}
-            is_blind = any(health.state not in SEEING for health in found)
+            blind = self._tailer.blind({stream.log for stream in due})
             for stream in due:
-                if is_blind:
+                if stream.log in blind:
                     stream.hold(now_s)
                 elif stream.log not in behind:
                     stream.rest(now_s)
@@ -114,16 +112,20 @@ class Feed:
         return steps
 
     def silent(self, now_s: float) -> list[Stream]:
-        """Return the logs that have told nothing for a day and about which no alert stands."""
+        """Return the logs that have told nothing for a day, about which no alert stands and of which all is stored.
+
+        Call it with what `harvest` returned about to be stored. A log that cannot be seen is not silent.
+        """
         if self._reviving or self.scraper is not None:
             return []
-        for stream in self.streams.values():
-            stream.heard_s = now_s if stream.heard_s is None else stream.heard_s
-        return [
-            stream
-            for stream in self.streams.values()
-            if now_s - (stream.heard_s or 0.0) >= SILENT_S and not stream.pipeline.is_alerting()
-        ]
+        blind = self._tailer.blind(self.streams)
+        for log, stream in self.streams.items():
+            stream.heard_s = now_s if stream.heard_s is None or log in blind else stream.heard_s
+        silent = [one for one in self.streams.values() if now_s - (one.heard_s or 0.0) >= SILENT_S]
+        if not silent:
+            return []
+        behind = {health.log for health in self._tailer.health() if health.behind_bytes}
+        return [one for one in silent if one.is_settled and one.log not in behind and not one.pipeline.is_alerting()]
 
     def let_go(self, log: str) -> None:
         """Forget what a log has told: it is brought to where it stood when it speaks again."""

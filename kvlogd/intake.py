@@ -186,7 +186,8 @@ def _tailer(source: SourceConfig, places: list[Position]) -> Tailer:
         return Journal(source.name, source.journal, last)
     if source.docker is not None:
         return ContainerTail(source.name, source.docker, places)
-    return Tail(source.name, globbed(source.files), _name_of(source), places)
+    plain = [path for path in source.files if not glob.has_magic(path)]
+    return Tail(source.name, globbed(source.files), _name_of(source), places, plain=plain)
 
 
 def _name_of(source: SourceConfig) -> Callable[[Path], str]:
