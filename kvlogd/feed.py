@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from kvlogd.piece import Health, Tailer
+from kvlogd.piece import Health, Piece, Tailer
 from kvlogd.scrape import Scraper
 from kvlogd.stream import Reaped, Stream
 
@@ -49,6 +49,8 @@ class Feed:
         self._behind: set[str] = set()
         """Logs of which not all was read that was there at the start."""
         self._reviving = [self._begin(log) for log in logs]
+        self._kept: list[Piece] = []
+        """What was read and waits for its log to be brought to where it stood."""
 
     @property
     def is_reviving(self) -> bool:
@@ -64,12 +66,13 @@ class Feed:
             if next(self._reviving[0], self) is self:
                 self._reviving.pop(0)
             return budget_bytes
+        if self._kept:
+            self._take(self._kept, now_s, wall_s)
+            return budget_bytes
         pieces = self._tailer.poll(budget_bytes, now_s, wall_s)
-        for piece in pieces:
-            if piece.log not in self.streams:
-                for _ in self._begin(piece.log):
-                    pass  # it has no past, or little of it since it was let go
-            self.streams[piece.log].take(piece, now_s, wall_s)
+        self._take(pieces, now_s, wall_s)
+        if self._kept:
+            return budget_bytes
         spoke = {piece.log for piece in pieces}
         for log in self._behind - spoke:
             self.streams[log].caught_up(now_s)
@@ -80,6 +83,18 @@ class Feed:
             self._pass_at_s = now_s + PASS_S
             self._let_time_pass(now_s)
         return sum(len(piece.data) or 1 for piece in pieces)
+
+    def _take(self, pieces: list[Piece], now_s: float, wall_s: float) -> None:
+        """Give each piece to its log, as far as all that was known of those logs has been remembered."""
+        self._kept = []
+        for number, piece in enumerate(pieces):
+            if piece.log not in self.streams:
+                steps = self._begin(piece.log)
+                if next(steps, self) is not self:  # it was let go: its past is remembered a little each turn
+                    self._reviving.append(steps)
+                    self._kept = pieces[number:]
+                    return
+            self.streams[piece.log].take(piece, now_s, wall_s)
 
     def _hand_on(self, scraper: Scraper) -> None:
         """Give what /metrics told to the log that tells of the same server: the latest that is read to its end."""

@@ -103,7 +103,7 @@ def test_a_log_that_is_silent_for_a_day_is_let_go_and_taken_up_where_it_stood(tm
         reading.intake.close()
 
 
-def test_logs_that_were_silent_for_a_day_before_a_restart_cost_nothing(tmp_path: Path) -> None:
+def test_a_start_revives_silent_logs_too_and_lets_them_go_after_another_day(tmp_path: Path) -> None:
     for number in range(5):
         (tmp_path / f"{number}.log").write_bytes(lines(50, 1 + number))
     with Store.open(tmp_path / "s.duckdb") as store:
@@ -114,9 +114,31 @@ def test_logs_that_were_silent_for_a_day_before_a_restart_cost_nothing(tmp_path:
         reading.intake.close()
         again = Reading(store, tmp_path)
         again.now_s = reading.now_s
-        assert again.go_on() == ["chat/new.log"]
+        assert len(again.go_on()) == 6
+        again.go_on()
+        assert again.go_on(SILENT_S) == []
         assert len(store.runs()) == 6
         again.intake.close()
+
+
+def test_a_log_that_was_let_go_is_brought_back_in_the_background(tmp_path: Path) -> None:
+    log, other = tmp_path / "a.log", tmp_path / "b.log"
+    log.write_bytes(lines(100, 1))
+    with Store.open(tmp_path / "s.duckdb") as store:
+        reading = Reading(store, tmp_path)
+        assert reading.go_on(2 * SILENT_S) == []
+        store.transact([("DELETE FROM memories", [])])  # as where another kvlogd wrote it
+        log.write_bytes(lines(130, 1))
+        other.write_bytes(lines(20, 2))
+        reading.now_s += 3.0
+        reading.intake.poll(reading.now_s, 1.8e9 + reading.now_s)
+        assert reading.intake.feeds[0].is_reviving
+        assert reading.go_on() == ["chat/a.log", "chat/b.log"]
+        track = next(s for s in reading.intake.streams() if s.log == "chat/a.log").pipeline.tracks()[0]
+        assert track.life.run.number == 1
+        assert len(track.window.recent) > 30
+        assert store.read("SELECT count(*) AS n FROM samples GROUP BY run_id ORDER BY n") == [(20,), (130,)]
+        reading.intake.close()
 
 
 @pytest.mark.parametrize("beside", ["packed", "folder", "circle"])
