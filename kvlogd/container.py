@@ -90,6 +90,13 @@ class ContainerTail:
             return [Health(self._source, "waiting" if found else "unreadable", behind, self._mend)]
         return found
 
+    def blind(self, logs: Iterable[str]) -> set[str]:
+        """Return which of these logs cannot be seen now: all where no container can."""
+        asked = set(logs)
+        if not self._tails:
+            return asked
+        return {log for tail in self._tails.values() for log in tail.blind(asked)}
+
     def close(self) -> None:
         """Let go of all files."""
         for tail in self._tails.values():

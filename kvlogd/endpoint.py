@@ -71,7 +71,7 @@ class Hands(NamedTuple):
 
     store: Stoppable
     flush: Callable[[], None]
-    """Commits what is waiting, or gives up within a second."""
+    """Commits what is waiting, or gives up within three seconds."""
     status: Callable[[], Mapping[str, object]]
     """`status.to_json` of the present state."""
     alerts: Callable[[bool], Iterable[Mapping[str, object]]]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from kvlogd.piece import Health, Tailer
+from kvlogd.piece import Health, Piece, Tailer
 from kvlogd.scrape import Scraper
 from kvlogd.stream import Reaped, Stream
 
@@ -16,8 +16,6 @@ SILENT_S = 86400.0
 NEAR_BYTES = 1 << 20
 """A log of which no more is unread is read to the present: what /metrics tells now belongs to it as it stands."""
 SHARED = "the log is that of several servers: make each a source of its own, with its own /metrics"
-SEEING = ("reading", "waiting")
-"""States of a tailer in which a silent log is silent; in others it is kvlogd that does not see it."""
 
 Revive = Callable[[str], tuple[Stream, Iterator[None]]]
 """Returns the stream of a log as the store remembers it, and the steps that bring it to where it stood."""
@@ -51,6 +49,8 @@ class Feed:
         self._behind: set[str] = set()
         """Logs of which not all was read that was there at the start."""
         self._reviving = [self._begin(log) for log in logs]
+        self._kept: list[Piece] = []
+        """What was read and waits for its log to be brought to where it stood."""
 
     @property
     def is_reviving(self) -> bool:
@@ -66,12 +66,13 @@ class Feed:
             if next(self._reviving[0], self) is self:
                 self._reviving.pop(0)
             return budget_bytes
+        if self._kept:
+            self._take(self._kept, now_s, wall_s)
+            return budget_bytes
         pieces = self._tailer.poll(budget_bytes, now_s, wall_s)
-        for piece in pieces:
-            if piece.log not in self.streams:
-                for _ in self._begin(piece.log):
-                    pass  # it has no past, or little of it since it was let go
-            self.streams[piece.log].take(piece, now_s, wall_s)
+        self._take(pieces, now_s, wall_s)
+        if self._kept:
+            return budget_bytes
         spoke = {piece.log for piece in pieces}
         for log in self._behind - spoke:
             self.streams[log].caught_up(now_s)
@@ -82,6 +83,18 @@ class Feed:
             self._pass_at_s = now_s + PASS_S
             self._let_time_pass(now_s)
         return sum(len(piece.data) or 1 for piece in pieces)
+
+    def _take(self, pieces: list[Piece], now_s: float, wall_s: float) -> None:
+        """Give each piece to its log, as far as all that was known of those logs has been remembered."""
+        self._kept = []
+        for number, piece in enumerate(pieces):
+            if piece.log not in self.streams:
+                steps = self._begin(piece.log)
+                if next(steps, self) is not self:  # it was let go: its past is remembered a little each turn
+                    self._reviving.append(steps)
+                    self._kept = pieces[number:]
+                    return
+            self.streams[piece.log].take(piece, now_s, wall_s)
 
     def _hand_on(self, scraper: Scraper) -> None:
         """Give what /metrics told to the log that tells of the same server: the latest that is read to its end."""
@@ -101,9 +114,9 @@ class Feed:
             # while there is something to read, a log is not silent
             found = self._tailer.health()
             behind = {health.log for health in found if health.behind_bytes}
-            is_blind = any(health.state not in SEEING for health in found)
+            blind = self._tailer.blind({stream.log for stream in due})
             for stream in due:
-                if is_blind:
+                if stream.log in blind:
                     stream.hold(now_s)
                 elif stream.log not in behind:
                     stream.rest(now_s)
@@ -114,16 +127,20 @@ class Feed:
         return steps
 
     def silent(self, now_s: float) -> list[Stream]:
-        """Return the logs that have told nothing for a day and about which no alert stands."""
+        """Return the logs that have told nothing for a day, about which no alert stands and of which all is stored.
+
+        Call it with what `harvest` returned about to be stored. A log that cannot be seen is not silent.
+        """
         if self._reviving or self.scraper is not None:
             return []
-        for stream in self.streams.values():
-            stream.heard_s = now_s if stream.heard_s is None else stream.heard_s
-        return [
-            stream
-            for stream in self.streams.values()
-            if now_s - (stream.heard_s or 0.0) >= SILENT_S and not stream.pipeline.is_alerting()
-        ]
+        blind = self._tailer.blind(self.streams)
+        for log, stream in self.streams.items():
+            stream.heard_s = now_s if stream.heard_s is None or log in blind else stream.heard_s
+        silent = [one for one in self.streams.values() if now_s - (one.heard_s or 0.0) >= SILENT_S]
+        if not silent:
+            return []
+        behind = {health.log for health in self._tailer.health() if health.behind_bytes}
+        return [one for one in silent if one.is_settled and one.log not in behind and not one.pipeline.is_alerting()]
 
     def let_go(self, log: str) -> None:
         """Forget what a log has told: it is brought to where it stood when it speaks again."""

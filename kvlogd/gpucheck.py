@@ -17,8 +17,8 @@ from kvlogd.quantity import duration_text
 from kvlogd.reading import DriverFault, GpuState
 from kvlogd.status import Status
 
-ANSWER_S = 3.0
-"""How long the driver may take; it takes tenths of a second where it keeps the GPUs awake."""
+ANSWER_S = 15.0
+"""How long the driver may take: tenths of a second where it keeps the GPUs awake, else it wakes one after the other."""
 NVIDIA = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia/version"))
 
 

@@ -55,7 +55,10 @@ class Heartbeat:
         if len(self._attempts) >= MOST_HANGING:
             return
         self._beaten_s = now_s
-        self._attempts.append(_Attempt(self._url, now_s, self._ended))
+        try:
+            self._attempts.append(_Attempt(self._url, now_s, self._ended))
+        except RuntimeError:  # the system has no thread to spare
+            self._ended(reached=False)
 
     def _ended(self, reached: bool) -> None:
         self._reached = reached

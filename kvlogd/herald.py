@@ -44,7 +44,7 @@ class Herald:
         troubled = {
             health.log: health.mend or health.state
             for health in found
-            if health.state == "unreadable" or (health.state == "reading" and health.mend)
+            if health.state in ("unreadable", "skipped") or (health.state == "reading" and health.mend)
         }
         for log, mend in troubled.items():
             self._voice.complain(label_text(log), mend, now_s, wall_s)

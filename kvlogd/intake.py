@@ -5,7 +5,6 @@ Thrown away and built anew from the store whenever a commit failed: nobody knows
 
 import glob
 import itertools
-import math
 import os
 from collections.abc import Callable, Container, Iterable
 from datetime import tzinfo
@@ -17,7 +16,7 @@ from kvlogd.alerts import Standing
 from kvlogd.clock import Clock
 from kvlogd.config import SourceConfig
 from kvlogd.container import ContainerTail
-from kvlogd.feed import SILENT_S, Feed
+from kvlogd.feed import Feed
 from kvlogd.harvest import Harvest
 from kvlogd.inquiry import inquire
 from kvlogd.journal import Journal
@@ -49,7 +48,7 @@ class Intake:
         self._code = memory.code(setup.rules)
         revival = Revival(store, setup.rules, self._code)
         places = store.places()
-        logs = revival.alerted() | _heard_of(places, revival.logs())
+        logs = revival.logs() | {place.source for place in places}
         clock = clock or Clock()
         self.feeds = [_feed(source, revival, places, logs, clock) for source in setup.config.sources]
         self._left = revival.standings_without([GPU_SOURCE, HOST_SOURCE, *(stream.log for stream in self.streams())])
@@ -152,24 +151,11 @@ class Intake:
             feed.close()
 
 
-def _heard_of(places: Iterable[Position], logs: Iterable[str]) -> set[str]:
-    """Return the logs that told something within the last day before kvlogd last read: the others may be over."""
-    seen_s: dict[str, float] = {}
-    for place in places:
-        seen_s[place.source] = max(seen_s.get(place.source, 0.0), place.seen_s or math.inf)
-    known = [at_s for at_s in seen_s.values() if math.isfinite(at_s)]
-    since_s = max(known, default=0.0) - SILENT_S
-    return {log for log in (*logs, *seen_s) if seen_s.get(log, math.inf) >= since_s}
-
-
 def _feed(
     source: SourceConfig, revival: Revival, places: Iterable[Position], logs: Iterable[str], clock: Clock
 ) -> Feed:
-    def is_mine(log: str) -> bool:
-        return log == source.name or log.startswith(f"{source.name}/")
-
-    mine = [log for log in logs if is_mine(log)]
-    kept = [place for place in places if is_mine(place.source)]
+    mine = [log for log in logs if log == source.name or log.startswith(f"{source.name}/")]
+    kept = [place for place in places if place.source in mine]
     in_zone: tzinfo = HOST_ZONE if source.timezone is None else zone(source.timezone)
     scraper = None if source.metrics is None else Scraper(source.name, source.metrics, clock)
     tailer, has_one_log = _tailer(source, kept), not source.files or _is_one_file(source)
@@ -186,7 +172,8 @@ def _tailer(source: SourceConfig, places: list[Position]) -> Tailer:
         return Journal(source.name, source.journal, last)
     if source.docker is not None:
         return ContainerTail(source.name, source.docker, places)
-    return Tail(source.name, globbed(source.files), _name_of(source), places)
+    plain = [path for path in source.files if not glob.has_magic(path)]
+    return Tail(source.name, globbed(source.files), _name_of(source), places, plain=plain)
 
 
 def _name_of(source: SourceConfig) -> Callable[[Path], str]:

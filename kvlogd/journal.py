@@ -10,14 +10,14 @@ to tell a unit that has not logged yet from one whose entries this user may not 
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from kvlogd.envelope import JOURNAL_BREAKS, JOURNAL_CUT
 from kvlogd.journalctl import FAREWELL_S, Child
 from kvlogd.model import Gap
-from kvlogd.piece import Health, Piece
+from kvlogd.piece import SEEING, Health, Piece
 from kvlogd.rows import Position
 
 FILE_ID = "journal"
@@ -129,6 +129,10 @@ class Journal:
         else:
             state, mend = "reading", HUNG if self._now_s - self._hung_s < TOLD_S else ""
         return [Health(self._source, state, None, mend)]
+
+    def blind(self, logs: Iterable[str]) -> set[str]:
+        """Return all of these logs while the journal cannot be read."""
+        return set() if self.health()[0].state in SEEING else set(logs)
 
     def close(self) -> None:
         """End the child, within a second."""

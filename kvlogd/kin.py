@@ -93,8 +93,8 @@ class Kin:
         return samples
 
     def has_ended(self, pid: int) -> bool:
-        """Return whether a process that was one of vLLM is none any more."""
-        return not self._procfs.is_vllm(pid)
+        """Return whether a process that was one of vLLM is none any more, for sure."""
+        return self._procfs.has_ended(pid)
 
     def name(self, pid: int) -> str | None:
         """Return the name of a process's executable."""

@@ -109,7 +109,8 @@ def _state(health: Health | None) -> SourceState:
         return SourceState.WAITING
     if health.state == "reading":
         return SourceState.CATCHING_UP if (health.behind_bytes or 0) > 1 << 20 else SourceState.FOLLOWING
-    return SourceState.WAITING if health.state == "waiting" else SourceState.UNREADABLE
+    known = {"waiting": SourceState.WAITING, "skipped": SourceState.SKIPPED}
+    return known.get(health.state, SourceState.UNREADABLE)
 
 
 def _newest_s(pipeline: Pipeline) -> float | None:

@@ -1,6 +1,6 @@
 """What the tailers hand on: whole lines of one log, with the place from which reading goes on once they are stored."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -29,11 +29,15 @@ class Health(NamedTuple):
 
     log: str
     state: str
-    """`reading`, `waiting` (nothing there yet), `unreadable`, `restarting`, ..."""
+    """`reading`, `waiting` (nothing there yet), `unreadable`, `restarting`, `skipped` (no log), ..."""
     behind_bytes: int | None
     """Bytes that are there and not read yet; None where that cannot be known (journald)."""
     mend: str = ""
     """What to do about it, where something is wrong."""
+
+
+SEEING = ("reading", "waiting")
+"""States of a log that is silent where nothing comes; in others it is kvlogd that does not see it."""
 
 
 class Tailer(Protocol):
@@ -53,6 +57,10 @@ class Tailer(Protocol):
 
     def health(self) -> list[Health]:
         """Return how each of its logs fares."""
+        ...
+
+    def blind(self, logs: Iterable[str]) -> set[str]:
+        """Return which of these logs it cannot see now: that they say nothing is not their silence."""
         ...
 
     def close(self) -> None:

@@ -34,6 +34,8 @@ _PASSED_ON = frozenset({
     "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR",
 })  # fmt: skip
 """The variables that a child gets; `url_env` puts secrets into the others."""
+_FEW_THREADS = {"OPENBLAS_NUM_THREADS": "1"}
+"""What draws the charts would start a thread for each core, and the unit may have 128 of them."""
 
 
 _Key = tuple[int, str, int, Severity | None]
@@ -228,7 +230,8 @@ def _started() -> "subprocess.Popen[bytes]":
 
 
 def _environment(ours: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in ours.items() if name.upper() in _PASSED_ON or name.startswith("LC_")}
+    passed = {name: value for name, value in ours.items() if name.upper() in _PASSED_ON or name.startswith("LC_")}
+    return passed | _FEW_THREADS
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:

@@ -79,8 +79,16 @@ class ProcFs:
 
     def is_vllm(self, pid: int) -> bool:
         """Return whether a process is one of vLLM, by its own words."""
-        words = self._read(f"{pid}/cmdline").split(b"\0")
-        return any(_SERVER.fullmatch(word) for word in words[:8])
+        return _is_server(self._read(f"{pid}/cmdline"))
+
+    def has_ended(self, pid: int) -> bool:
+        """Return whether a process is none of vLLM for sure: gone, or another by its own words."""
+        try:
+            return not _is_server(self._read_or_raise(f"{pid}/cmdline"))
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        except OSError:  # too many files are open, for instance: that says nothing of the process
+            return False
 
     def engine_index(self, pid: int) -> int | None:
         """Return the data-parallel rank that an engine core's title names; 0 where it names none."""
@@ -152,15 +160,20 @@ class ProcFs:
     def _read(self, name: str) -> bytes:
         """Return the beginning of a file; nothing where it is gone or forbidden."""
         try:
-            fd = os.open(f"{self._root}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            return self._read_or_raise(name)
         except OSError:
             return b""
+
+    def _read_or_raise(self, name: str) -> bytes:
+        fd = os.open(f"{self._root}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.read(fd, _MOST)
-        except OSError:
-            return b""
         finally:
             os.close(fd)
+
+
+def _is_server(cmdline: bytes) -> bool:
+    return any(_SERVER.fullmatch(word) for word in cmdline.split(b"\0")[:8])
 
 
 def clean(name: str) -> str:

@@ -74,6 +74,9 @@ def forget(store: Tended, wall_s: float, keep: Keep) -> bool:
         ("DELETE FROM events WHERE ts IS NULL AND run_id IN "
          "(SELECT run_id FROM runs WHERE ended < to_timestamp(?::DOUBLE))", [raw_s]),
         ("DELETE FROM minutes WHERE minute < to_timestamp(?::DOUBLE)", [minutes_day * days.DAY_S]),
+        # what the rules remember of logs all of whose files are gone; before their positions go, too
+        ("DELETE FROM memories WHERE source IN (SELECT source FROM positions GROUP BY source "
+         "HAVING bool_and(done) AND max(seen) < to_timestamp(?::DOUBLE))", [max(raw_s, now_s - _KEEP_DONE_S)]),
         ("DELETE FROM positions WHERE done AND seen < to_timestamp(?::DOUBLE)", [now_s - _KEEP_DONE_S]),
         ("DELETE FROM notices WHERE state <> 'waiting' AND planned < to_timestamp(?::DOUBLE)", [raw_s]),
         ("DELETE FROM silences WHERE until < to_timestamp(?::DOUBLE)", [raw_s]),

@@ -38,11 +38,9 @@ class Revival:
 
     def logs(self) -> set[str]:
         """Return the logs of which something goes on."""
-        return {self._engines[run.engine_id].source for run in self._open_runs} | self.alerted()
-
-    def alerted(self) -> set[str]:
-        """Return the logs about which an alert stands."""
-        return {standing.source for standing in self._standings}
+        return {self._engines[run.engine_id].source for run in self._open_runs} | {
+            standing.source for standing in self._standings
+        }
 
     def standings_without(self, logs: Iterable[str]) -> list[Standing]:
         """Return the alerts about logs that are none of these: nobody will judge them any more."""

@@ -44,6 +44,7 @@ MISSING = "the server has no such page: is the path right? vLLM's is /metrics"
 FAILED = "the server fails to make the page: see its log"
 TOO_LARGE = f"the page is larger than {MOST_BYTES >> 20} MiB: is this vLLM's /metrics?"
 BROKEN = "the answer is no HTTP, or cut short: is this vLLM's /metrics?"
+NO_THREAD = "the system has no thread to spare: raise TasksMax= of the unit"
 NO_SERIES = "the page has no series of vLLM: is this its /metrics, and are its statistics on?"
 
 
@@ -73,8 +74,9 @@ class Scraper:
         self._pages: deque[list[Scrape]] = deque(maxlen=KEPT_PAGES)
         self._before: tuple[Page, float] | None = None
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name=f"metrics {name}", daemon=True)
-        self._thread.start()
+        self._start_at_s: float | None = float("-inf")
+        """When the thread is to be started; None once it was."""
+        self._start()
 
     def taken(self) -> list[Scrape]:
         """Return what was told since the last call, oldest first."""
@@ -85,6 +87,8 @@ class Scraper:
 
     def is_waiting(self) -> bool:
         """Return whether something was told since the last `taken`."""
+        if self._start_at_s is not None:
+            self._start()
         return bool(self._pages)
 
     def health(self) -> Health:
@@ -97,6 +101,20 @@ class Scraper:
     def close(self) -> None:
         """Have the thread end by itself: at once, or when the request that is under way ends."""
         self._closing.set()
+
+    def _start(self) -> None:
+        """Start the thread, where it is time; a system that has none to spare is asked again later."""
+        now_s = self._clock.monotonic_s()
+        if self._start_at_s is None or now_s < self._start_at_s:
+            return
+        self._thread = threading.Thread(target=self._serve, name=self.name, daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self.state = self.state._replace(failed=self.state.failed + 1, mend=NO_THREAD)
+            self._start_at_s = now_s + EVERY_S
+        else:
+            self._start_at_s = None
 
     def _serve(self) -> None:
         while not self._closing.is_set():

@@ -40,6 +40,8 @@ class SourceState(StrEnum):
     WAITING = "waiting"
     """There is nothing to read yet: no file, no unit, no container of that name."""
     UNREADABLE = "unreadable"
+    SKIPPED = "skipped"
+    """A wildcard matches it, and it is no log that grows: a packed one, a folder."""
 
 
 class RuleState(StrEnum):

@@ -130,8 +130,17 @@ class Stream:
             self.pipeline.advance(reached_s)
 
     def hold(self, now_s: float) -> None:
-        """Let no time pass: the log cannot be read, and that is not its silence."""
+        """Let no time pass: the log cannot be read, and that is not its silence. What was read of it counts."""
+        if self._held_since_s is not None and now_s - self._held_since_s >= REST_S:
+            self._read_held()
+            self.pipeline.take(self._scanner.finish())
         self._written_s = now_s
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether all that was taken in has been harvested, so that the store knows it as well."""
+        waiting = self._held or self._held_positions or self._positions or self._gaps
+        return not waiting and not self.pipeline.pending()
 
     def _reached_s(self, now_s: float) -> float:
         if self._written_s is None or self._clock_s is None:

@@ -61,7 +61,10 @@ def globbed(patterns: Sequence[str]) -> Finder:
 
 
 class Tail:
-    """The logs of one source. `places` are their positions in the store, `named` says what a log is called."""
+    """The logs of one source. `places` are their positions in the store, `named` says what a log is called.
+
+    `plain` are the paths that the source names without wildcards: what stands there was meant.
+    """
 
     def __init__(
         self,
@@ -70,9 +73,11 @@ class Tail:
         named: Callable[[Path], str],
         places: Iterable[Position] = (),
         most_open: int = 256,
+        plain: Collection[str] = (),
     ) -> None:
         self.source = source
         self._find = find
+        self._plain = frozenset(plain)
         self._named = named
         self._places: dict[str, list[Position]] = {}
         for place in places:
@@ -88,6 +93,8 @@ class Tail:
         """What each folder was when it was looked at; None where that says nothing."""
         self._live: dict[str, tuple[int, int] | None] = {}
         self._troubles: dict[Path, str] = {}
+        self._skipped: dict[Path, str] = {}
+        """What a wildcard matched that is no log; why."""
         self._blind: set[str] = set()
         """Folders and logs of which not everything can be seen now."""
 
@@ -127,7 +134,24 @@ class Tail:
         """Return how each log fares, and which paths cannot be read."""
         found = [trail.health() for trail in self._trails.values()]
         found += [Health(shown(str(path)), "unreadable", None, why) for path, why in self._troubles.items()]
-        return found or [Health(self.source, "waiting", None, "no file matches yet")]
+        found = found or [Health(self.source, "waiting", None, "no file matches yet")]
+        return found + [Health(shown(str(path)), "skipped", None, why) for path, why in self._skipped.items()]
+
+    def blind(self, logs: Iterable[str]) -> set[str]:
+        """Return which of these logs cannot be seen now: the file, its folder or the whole of it is in trouble."""
+        by_name = {trail.name: base for base, trail in self._trails.items()}
+        hidden = self._blind | {str(path) for path in self._troubles}
+        without_file = {self._named(Path(place)) for place in hidden}
+        is_folder_hidden = any(folder in hidden for folder in self._folders)
+
+        def is_blind(log: str) -> bool:
+            base = by_name.get(log)
+            if base is None:  # what is not known to stand anywhere may stand in a folder that cannot be looked at
+                return is_folder_hidden or log in without_file
+            is_hidden = base in hidden or os.path.dirname(base) in hidden  # noqa: PTH120
+            return is_hidden or self._trails[base].is_troubled
+
+        return {log for log in logs if is_blind(log)}
 
     def close(self) -> None:
         """Let go of all files."""
@@ -145,10 +169,10 @@ class Tail:
         if now_s < self._find_at_s:
             return False
         self._find_at_s = now_s + FIND_S
-        return bool(self._troubles) or self._find() != self._found
+        return bool(self._troubles or self._skipped) or self._find() != self._found
 
     def _look(self, wall_s: float) -> None:
-        self._troubles, self._blind = {}, set()
+        self._troubles, self._skipped, self._blind = {}, {}, set()
         self._found = self._find()
         named = {str(path) for path in self._found} | self._trails.keys()
         bases = {_placed(path).base: _placed(path).base for path in named}
@@ -204,7 +228,7 @@ class Tail:
         path, _, rotation = _placed(name)
         if rotation.packed:
             if is_named:
-                self._troubles[path] = "compressed files are not followed: give them to kvlogd replay"
+                self._skipped[path] = "compressed files are not followed: give them to kvlogd replay"
             return
         try:
             status = os.stat(name)  # noqa: PTH116
@@ -216,7 +240,9 @@ class Tail:
             return
         if not stat.S_ISREG(status.st_mode):
             if is_named:
-                self._troubles[path] = reason(OSError(errno.EISDIR, ""))
+                # where no wildcard but the config itself names it, a log is missing
+                told = self._troubles if name in self._plain else self._skipped
+                told[path] = reason(OSError(errno.EISDIR, ""))
             return
         identity = Identity.of(status)
         if taken.setdefault(identity, base) == base:

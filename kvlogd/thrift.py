@@ -55,7 +55,7 @@ def unchanged(smaps: Iterable[str]) -> Iterator[Mapping]:
     part: Mapping | None = None
     sizes: dict[str, int] = {}
     for line in smaps:
-        name, _, rest = line.partition(" ")
+        name, _, rest = line.replace("\t", " ").partition(" ")  # some kernels have tabs in lines of their own
         if not name.endswith(":"):
             part, sizes = _library(name, rest.split(maxsplit=4)), {}
         elif part is not None and name in _SIZES:
@@ -66,7 +66,9 @@ def unchanged(smaps: Iterable[str]) -> Iterator[Mapping]:
 
 
 def _library(span: str, fields: list[str]) -> Mapping | None:
-    path = fields[4].strip() if len(fields) == 5 else ""
+    if len(fields) < 5:  # of no file, or another kind of line
+        return None
+    path = fields[4].strip()
     if fields[0] not in ("r-xp", "r--p") or ".so" not in os.path.basename(path):  # noqa: PTH119
         return None
     begin, _, end = span.partition("-")

@@ -83,6 +83,11 @@ class Trail:
         """Return whether nothing is followed, and nothing is left to tell."""
         return not self.files and not self._waiting
 
+    @property
+    def is_troubled(self) -> bool:
+        """Return whether a file could not be read the last time."""
+        return bool(self._trouble)
+
     # --- looking
 
     def reconcile(self, found: Sequence[Candidate], wall_s: float, *, is_whole: bool = True) -> dict[Path, str]:

@@ -8,8 +8,10 @@ from enum import IntEnum
 from typing import NamedTuple, TextIO
 
 AGAIN_S = 3600.0
-KEPT = 50
-"""Troubles that are remembered for `kvlogd status`."""
+KEPT = 10_000
+"""Troubles that are remembered, so that none is said again too soon."""
+SHOWN = 50
+"""Those of them, the latest to begin, that `kvlogd status` shows."""
 
 
 class Level(IntEnum):
@@ -79,5 +81,5 @@ class Voice:
         self._complaints.pop(where, None)
 
     def complaints(self) -> list[Complaint]:
-        """Return the troubles that last."""
-        return list(self._complaints.values())
+        """Return the troubles that last: the latest to begin, where they are many."""
+        return list(self._complaints.values())[-SHOWN:]

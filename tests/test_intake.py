@@ -10,7 +10,7 @@ from kvlogd.feed import SILENT_S
 from kvlogd.intake import Intake
 from kvlogd.setup import Setup
 from kvlogd.store import Store
-from tests.lines import line_of, record
+from tests.lines import line_of, logged, record
 
 
 def lines(count: int, pid: int) -> bytes:
@@ -59,10 +59,10 @@ def test_no_two_logs_have_one_name_and_a_restart_reads_nothing_again(
 class Reading:
     """One source at work, on a clock of the test's own."""
 
-    def __init__(self, store: Store, folder: Path) -> None:
+    def __init__(self, store: Store, folder: Path, wild: str = "*.log") -> None:
         self._store = store
         self.now_s = 0.0
-        source = SourceConfig(name="chat", files=(f"{folder}/*.log",), timezone="UTC")
+        source = SourceConfig(name="chat", files=(f"{folder}/{wild}",), timezone="UTC")
         setup = Setup(Config(sources=(source,), store=StoreConfig(path=store.path)), ())
         self.intake = Intake(setup, store, 0.0)
 
@@ -103,7 +103,7 @@ def test_a_log_that_is_silent_for_a_day_is_let_go_and_taken_up_where_it_stood(tm
         reading.intake.close()
 
 
-def test_logs_that_were_silent_for_a_day_before_a_restart_cost_nothing(tmp_path: Path) -> None:
+def test_a_start_revives_silent_logs_too_and_lets_them_go_after_another_day(tmp_path: Path) -> None:
     for number in range(5):
         (tmp_path / f"{number}.log").write_bytes(lines(50, 1 + number))
     with Store.open(tmp_path / "s.duckdb") as store:
@@ -114,6 +114,76 @@ def test_logs_that_were_silent_for_a_day_before_a_restart_cost_nothing(tmp_path:
         reading.intake.close()
         again = Reading(store, tmp_path)
         again.now_s = reading.now_s
-        assert again.go_on() == ["chat/new.log"]
+        assert len(again.go_on()) == 6
+        again.go_on()
+        assert again.go_on(SILENT_S) == []
         assert len(store.runs()) == 6
         again.intake.close()
+
+
+def test_a_log_that_was_let_go_is_brought_back_in_the_background(tmp_path: Path) -> None:
+    log, other = tmp_path / "a.log", tmp_path / "b.log"
+    log.write_bytes(lines(100, 1))
+    with Store.open(tmp_path / "s.duckdb") as store:
+        reading = Reading(store, tmp_path)
+        assert reading.go_on(2 * SILENT_S) == []
+        store.transact([("DELETE FROM memories", [])])  # as where another kvlogd wrote it
+        log.write_bytes(lines(130, 1))
+        other.write_bytes(lines(20, 2))
+        reading.now_s += 3.0
+        reading.intake.poll(reading.now_s, 1.8e9 + reading.now_s)
+        assert reading.intake.feeds[0].is_reviving
+        assert reading.go_on() == ["chat/a.log", "chat/b.log"]
+        track = next(s for s in reading.intake.streams() if s.log == "chat/a.log").pipeline.tracks()[0]
+        assert track.life.run.number == 1
+        assert len(track.window.recent) > 30
+        assert store.read("SELECT count(*) AS n FROM samples GROUP BY run_id ORDER BY n") == [(20,), (130,)]
+        reading.intake.close()
+
+
+@pytest.mark.parametrize("beside", ["packed", "folder", "circle"])
+def test_what_a_wildcard_matches_and_nobody_can_follow_blinds_no_other_log(tmp_path: Path, beside: str) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    if beside == "packed":
+        (logs / "old.log.1.gz").write_bytes(b"\x1f\x8b")
+    elif beside == "folder":
+        (logs / "old").mkdir()
+    else:
+        (logs / "old.log").symlink_to("old.log")
+    log = logs / "vllm.log"
+    log.write_bytes(lines(20, 1) + logged("EngineCore encountered a fatal error.", 200.0) + b"\n")
+    with Store.open(tmp_path / "s.duckdb") as store:
+        reading = Reading(store, logs, "*")
+        assert reading.go_on() == ["chat/vllm.log"]
+        assert store.read("SELECT count(*) FROM events WHERE kind = 'crash'") == [(1,)]
+        assert {place.offset for place in store.places()} == {log.stat().st_size}
+        feed = reading.intake.feeds[0]
+        states = {health.state for health in feed.health() if "old" in health.log}
+        assert states == {"unreadable" if beside == "circle" else "skipped"}
+        stream = feed.streams["chat/vllm.log"]
+        before_s = stream.pipeline.now_s
+        reading.go_on(900.0)
+        reading.go_on()
+        assert stream.pipeline.now_s is not None
+        assert before_s is not None
+        assert stream.pipeline.now_s - before_s > 800.0  # its silence counts
+        reading.intake.close()
+
+
+def test_a_log_is_let_go_only_once_all_that_was_read_of_it_is_stored(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(lines(20, 1))
+    with Store.open(tmp_path / "s.duckdb") as store:
+        reading = Reading(store, tmp_path)
+        reading.go_on()
+        with log.open("ab") as file:
+            file.write(logged("EngineCore encountered a fatal error.", 200.0) + b"\n")
+        reading.now_s += 3.0
+        reading.intake.poll(reading.now_s, 1.8e9 + reading.now_s)  # it is held back for a record that may follow
+        reading.now_s += 2 * SILENT_S
+        store.commit(reading.intake.batch(reading.now_s))
+        assert [stream.log for stream in reading.intake.streams()] == ["chat/a.log"]
+        assert reading.go_on() == []
+        assert store.read("SELECT count(*) FROM events WHERE kind = 'crash'") == [(1,)]
+        reading.intake.close()

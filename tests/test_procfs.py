@@ -215,3 +215,12 @@ def test_real_processes_are_found(family: "subprocess.Popen[bytes]") -> None:
     assert kin.name(child) == clean(Path(sys.executable).resolve().name)
     [sample] = kin.memory(0.0)
     assert sample.rss_mib > 5
+
+
+def test_only_a_process_that_is_gone_or_another_has_ended(tmp_path: Path) -> None:
+    for pid, cmdline in ((7, b"vllm\0serve\0"), (8, b"bash\0")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cmdline").write_bytes(cmdline)
+    (tmp_path / "10" / "cmdline").mkdir(parents=True)  # it cannot be read
+    procfs = ProcFs(tmp_path)
+    assert [procfs.has_ended(pid) for pid in (7, 8, 9, 10)] == [False, True, True, False]

@@ -12,7 +12,7 @@ from kvlogd.errors import StoreError
 from kvlogd.model import AlertEvent, AlertKey, AlertState, Event, EventKind, Gap, Severity
 from kvlogd.reading import GpuSample, HostSample
 from kvlogd.retention import Keep
-from kvlogd.rows import Batch, Position
+from kvlogd.rows import Batch, Memory, Position
 from kvlogd.sheet import Format
 from kvlogd.sqlgate import answer
 from kvlogd.store import Store
@@ -121,7 +121,14 @@ def test_what_is_kept_for_good_stays(store: Store) -> None:
     fill(store, T0, 3)
     fill(store, T0 + 98 * DAY_S, 30)
     fill(store, T0 + 100 * DAY_S, 30)
+    store.commit(
+        Batch(
+            positions=[Position("gone.log", "gone", 1, done=True, seen_s=T0)],
+            memories=[Memory(log, "code", b"") for log in ("vllm.log", "gone.log", "metrics only")],
+        )
+    )
     retention.tend(store, T0 + 100 * DAY_S + 600, KEEP)
+    assert sorted(one.source for one in store.memories()) == ["metrics only", "vllm.log"]
     for table, left in (("events", 0), ("gpu_samples", 0), ("host_samples", 0), ("samples", 60), ("alert_events", 1),
                         ("runs", 1), ("engines", 1), ("gaps", 1)):  # fmt: skip
         assert rows(store, f"SELECT count(*) FROM {table}") == [(left,)], table

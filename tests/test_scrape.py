@@ -199,3 +199,19 @@ def test_what_nobody_takes_is_dropped_from_the_old_end(monkeypatch: pytest.Monke
         found = scraper.taken()
     assert len(found) <= scrape.KEPT_PAGES + 1
     assert found[0].since_s is not None
+
+
+def test_a_system_without_a_thread_to_spare_is_a_failure_and_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(scrape, "EVERY_S", 0.01)
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refused)
+        scraper = Scraper("chat", "http://127.0.0.1:9/metrics", Clock())
+        until(lambda: not scraper.is_waiting() and scraper.health().state == "unreadable")
+        assert scraper.health().mend == scrape.NO_THREAD
+    try:
+        until(lambda: not scraper.is_waiting() and scraper.health().mend == scrape.AWAY)
+    finally:
+        scraper.close()

@@ -99,3 +99,14 @@ def test_lines_without_a_stamp_do_not_stop_the_clock(tmp_path: Path) -> None:
     live.kill()
     assert [rule for rule, _ in fired] == ["engine-stall"]
     assert 80 <= fired[0][1] <= 110
+
+
+def test_what_was_read_counts_although_the_log_cannot_be_seen_any_more() -> None:
+    found = stream()
+    found.take(piece(line(0), 100), 0.0, START_S)
+    found.take(piece(CHATTER, 200), 1.0, START_S)
+    assert ends(found) == [100]
+    found.hold(1.0 + REST_S)
+    assert not found.is_settled
+    assert ends(found) == [200]
+    assert found.is_settled

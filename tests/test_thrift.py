@@ -79,3 +79,10 @@ def test_code_that_is_not_used_is_resident_no_more_and_all_works_on() -> None:
     given_back_kib, total = map(int, probe.stdout.split())
     assert given_back_kib > 10_000
     assert total == 499_500
+
+
+def test_lines_of_other_kernels_are_passed_over() -> None:
+    lines = SMAPS.replace("Swap:                  0 kB", "THPeligible:\t0\nSwap:                  0 kB")
+    found = list(unchanged(SMAPS.splitlines(keepends=True)))
+    assert found
+    assert list(unchanged(lines.splitlines(keepends=True))) == found

@@ -1,6 +1,6 @@
 import io
 
-from kvlogd.voice import AGAIN_S, KEPT, Level, Voice
+from kvlogd.voice import AGAIN_S, KEPT, SHOWN, Level, Voice
 
 
 def test_a_lasting_trouble_is_said_once_an_hour_and_once_when_it_is_over() -> None:
@@ -34,6 +34,17 @@ def test_journald_gets_the_level_and_no_line_break_gets_through() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     voice = Voice(io.StringIO(), for_journal=False)
-    for number in range(3 * KEPT):
+    for number in range(KEPT + 10):
         voice.complain(f"log {number}", "gone", 0.0, 1e9)
-    assert len(voice.complaints()) == KEPT
+    assert len(voice.complaints()) == SHOWN
+    assert not voice.has("log 9")
+    assert voice.has("log 10")
+
+
+def test_each_of_many_troubles_is_said_once() -> None:
+    out = io.StringIO()
+    voice = Voice(out, for_journal=False)
+    for second in range(10):
+        for number in range(60):
+            voice.complain(f"log {number}", "gone", float(second), 1e9 + second)
+    assert out.getvalue().count("\n") == 60

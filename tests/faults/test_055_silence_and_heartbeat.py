@@ -1,5 +1,6 @@
 """55. A silence ends by itself and survives a restart; the heartbeat stops where anything is stuck."""
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -163,3 +164,18 @@ def _is_silent(watcher: HttpSink) -> bool:
     """Tell whether nothing comes for three of its intervals."""
     before = len(watcher.requests)
     return not watcher.stopped.wait(3.0) and len(watcher.requests) == before
+
+
+def test_055_a_host_without_a_thread_to_spare_misses_a_beat_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with HttpSink() as watcher:
+        heartbeat = Heartbeat()
+        heartbeat.aim(f"http://127.0.0.1:{watcher.port}/ping", 1.0)
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", refused)
+            heartbeat.beat(0.0, lambda: True)
+        assert heartbeat.is_reached is False
+        heartbeat.beat(1.0, lambda: True)
+        until(lambda: heartbeat.is_reached is True)
