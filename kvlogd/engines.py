@@ -61,16 +61,13 @@ class Life:
     def __init__(self, engine: Engine, run: Run) -> None:
         self.engine = engine
         self.run = run
-        self.has_connector: bool | None = None
-        """A KV connector is configured or at work: blocks may be pinned by leases. None: not known."""
         self.is_scraped = False
         """/metrics told of it."""
 
-    def hear(self, event: Event) -> None:
-        """Take in what an event says of a KV connector; one that was seen at work is there."""
-        if not self.has_connector:
-            told = tells_connector(event)
-            self.has_connector = self.has_connector if told is None else told
+    @property
+    def has_connector(self) -> bool | None:
+        """Whether a KV connector may lease blocks; None: not known."""
+        return self.run.kv_connector
 
 
 class Server:
@@ -164,6 +161,7 @@ class Fleet:
         server = next((s for s in self._servers if s.name == name), None) or self._add(None)
         server.name = name
         life = server.lives[engine.engine_index] = Life(engine, run)
+        server.has_connector = run.kv_connector
         return life
 
     def event(self, event: Event) -> Life | None:
@@ -175,11 +173,12 @@ class Fleet:
             server.ending = ENDINGS[event.kind]
         if event.kind in _FACT_KINDS:
             self._learn(server, event)
-        connected = tells_connector(event)
+        connected = _connected(event)
         if connected is not None and not server.has_connector:
             server.has_connector = connected
-        for life in server.lives.values():
-            life.hear(event)
+            for life in server.lives.values():
+                life.run = life.run._replace(kv_connector=connected)
+                self.changed_runs[life.run.run_id] = life.run
         return server.lives.get(event.engine_index) or next(iter(server.lives.values()), None)
 
     def _server_of(self, event: Event) -> Server:
@@ -255,8 +254,8 @@ class Fleet:
         engine = self._ids.engine(self.source, label, index)
         started_s = at_s if server.starting_s is None else server.starting_s
         run = self._ids.run(engine, started_s, server.starting_s is not None)
-        life = server.lives[index] = Life(engine, run._replace(**server.facts))  # type: ignore[arg-type]
-        life.has_connector = server.has_connector
+        run = run._replace(**server.facts, kv_connector=server.has_connector)  # type: ignore[arg-type]
+        life = server.lives[index] = Life(engine, run)
         self.new_engines.append(engine)
         self.changed_runs[run.run_id] = life.run
         return life
@@ -269,7 +268,7 @@ class Fleet:
             self.changed_runs[life.run.run_id] = life.run
 
 
-def tells_connector(event: Event) -> bool | None:
+def _connected(event: Event) -> bool | None:
     """Return whether an event tells of a KV connector, or that there is none; None where it says neither."""
     if event.kind in (EventKind.KV_TRANSFER, EventKind.KV_EXPIRED):
         return True

@@ -211,6 +211,8 @@ class Run(NamedTuple):
     tp: int | None = None
     pp: int | None = None
     dp: int | None = None
+    kv_connector: bool | None = None
+    """A KV connector is configured or at work, so that blocks may be pinned by leases; None: not known."""
 
 
 class Gap(NamedTuple):

@@ -226,8 +226,6 @@ class Pipeline:
                 track.window.observe(line)
             else:
                 track.window.event(line, at_s)
-                track.life.hear(line)
-                track.window.has_connector = track.life.has_connector
             if track.window.evidence != evidence:
                 self._judge(track.bench, track.window, at_s)
             if number % RELIVED_AT_ONCE == 0:

@@ -67,6 +67,7 @@ def migrations() -> Mapping[int, Sequence[str]]:
             *create(SILENCES),
             *create(GPUS),
             *create(GPU_PROCESSES),
+            *extend(RUNS, "kv_connector"),
             *extend(GPU_SAMPLES, *(column.name for column in GPU_SAMPLES.columns[8:])),
             *extend(HOST_SAMPLES, *(column.name for column in HOST_SAMPLES.columns[3:])),
             *show(GPU_VS_KV),

@@ -60,6 +60,7 @@ RUNS = Table(
         Column("tp", "BIGINT", "tensor-parallel size"),
         Column("pp", "BIGINT", "pipeline-parallel size"),
         Column("dp", "BIGINT", "data-parallel size"),
+        Column("kv_connector", "BOOLEAN", "whether a KV connector may lease blocks"),
     ),
     key=("run_id",),
 )

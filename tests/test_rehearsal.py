@@ -69,7 +69,7 @@ def test_what_was_told_once_is_not_told_again_by_the_same_store(tmp_path: Path) 
         assert kvlogd(*again).status == 1
         count = len(web.requests)
         assert kvlogd(*again).status == 1
-    assert (count, len(web.requests)) == (5, 5)
+    assert (count, len(web.requests)) == (7, 7)
 
 
 def test_a_channel_that_refuses_gets_one_and_costs_the_others_nothing(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_channel_that_refuses_gets_one_and_costs_the_others_nothing(tmp_path: 
         path = config(tmp_path, "one", "two", one=bad.url(), two=good.url())
         ran = kvlogd("replay", LEAK, *OPTIONS, "--notify", "--config", path)
     assert ran.status == 2
-    assert (len(bad.requests), len(good.requests)) == (1, 5)
+    assert (len(bad.requests), len(good.requests)) == (1, 7)
     assert "kvlogd: channel one: did not take it: it gets no more" in ran.err
     assert "kv-leak leak-to-hang-and-restart.log/0" in ran.out
 

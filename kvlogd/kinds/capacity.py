@@ -13,7 +13,7 @@ Cannot see: why the requests hold so much; whether a leak filled the pool (that 
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -54,8 +54,6 @@ class Params(BaseModel):
     """When a pool is full, and for how long a queue must stand."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    every_s: ClassVar[float] = 60.0
-    """A queue stands for minutes before it counts."""
 
     full: Points = 0.95
     queue: Duration = 120.0

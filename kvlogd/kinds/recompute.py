@@ -11,7 +11,7 @@ Cannot see: evictions that cost little; anything on a run that was in the storm 
 
 from collections import deque
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -46,8 +46,6 @@ class Params(BaseModel):
     """How much work must be lost, and how full the pool must be."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    every_s: ClassVar[float] = 60.0
-    """Its blocks are of a minute and more."""
 
     full: Points = 0.85
     """Usage near which evictions happen; it falls by a request each time."""
