@@ -49,7 +49,8 @@ def test_follows_answers_and_ends(running: Running) -> None:
     running.eventually(COUNT, lambda rows: rows[0]["n"] == 291)
     alerts = running.rows("SELECT rule, state FROM alert_events ORDER BY ts, rule")
     assert [(a["rule"], a["state"]) for a in alerts] == [
-        ("kv-leak", "firing"), ("engine-stall", "firing"), ("engine-stall", "resolved"), ("kv-leak", "resolved"),
+        ("kv-leak", "firing"), ("kv-idle-residue", "firing"), ("engine-stall", "firing"),
+        ("engine-stall", "resolved"), ("kv-idle-residue", "resolved"), ("kv-leak", "resolved"),
         ("restart-recovery", "firing"),
     ]  # fmt: skip
     status = running.status()
@@ -163,7 +164,7 @@ def test_memory_outlives_a_kill(running: Running) -> None:
     running.kill()
     running.up()
     running.eventually(COUNT, lambda rows: rows[0]["n"] == 291)
-    assert running.rows("SELECT count(*) AS n FROM alert_events") == [{"n": 5}]
+    assert running.rows("SELECT count(*) AS n FROM alert_events") == [{"n": 7}]
     assert running.stop() == 0
     with Store.open(running.store, read_only=True) as store:
         assert len(store.runs()) == 2

@@ -238,7 +238,7 @@ def test_facts_of_the_start_stand_on_the_run() -> None:
     fleet.event(event(EventKind.KV_TOKENS, -40, pid=9, tokens=960, max_len=4096, max_concurrency=0.2))
     run = fleet.life_of(record(0)).run
     assert run[3:] == (
-        START_S - 60, True, None, None, "0.32.0", "tiny", 960, 60, 16, 4096, None, 0.9, 2, 1, 4
+        START_S - 60, True, None, None, "0.32.0", "tiny", 960, 60, 16, 4096, None, 0.9, 2, 1, 4, None
     )  # fmt: skip
     assert all(type(value) is int for value in (run.kv_tokens, run.blocks, run.tp))
 

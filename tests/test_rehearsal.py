@@ -39,20 +39,22 @@ def test_a_leaking_log_sends_exactly_the_messages_of_its_day(tmp_path: Path) -> 
     told = [(state.strip("[").split()[1], words.split()[0]) for state, _, words in subjects]
     assert told == [
         ("critical", "kv-leak"),
+        ("critical", "kv-idle-residue"),
         ("critical", "engine-stall"),
         ("resolved", "kv-leak"),
+        ("resolved", "kv-idle-residue"),
         ("resolved", "engine-stall"),
         ("warning", "restart-recovery"),
     ]
     assert [one.json["title"].partition("] ")[2].split()[0] for one in web.requests] == [
-        "kv-leak", "engine-stall", "kv-leak", "engine-stall",
+        "kv-leak", "kv-idle-residue", "engine-stall", "kv-leak", "kv-idle-residue", "engine-stall",
     ]  # fmt: skip
     first = mail.mails[0]
     assert "This is a replay" in first.part("text/plain")
     assert "This is a replay" in first.part("text/html")
     pictures = [part for part in first.message.walk() if part.get_content_type() == "image/png"]
     assert len(pictures) == 1
-    assert ran.err.count("channel ops: sent (250): [replay: ") == 5
+    assert ran.err.count("channel ops: sent (250): [replay: ") == 7
 
 
 def test_without_being_asked_it_sends_nothing(tmp_path: Path) -> None:

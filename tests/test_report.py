@@ -143,7 +143,7 @@ def test_leak_hang_and_restart_are_marked(tmp_path: Path) -> None:
     assert re.search(r"kv-leak 14:2\d", page.words)
     assert re.search(r"engine-stall 14:3\d", page.words)
     assert "at this rate full at 14:3" in page.words
-    assert len(page.styled("line", "start", "critical")) == 2
+    assert len(page.styled("line", "start", "critical")) == 3
     assert len(page.styled("line", "run")) == 1
     assert len(page.styled("line", "fit")) == 1
 
