@@ -64,11 +64,6 @@ class Life:
         self.is_scraped = False
         """/metrics told of it."""
 
-    @property
-    def has_connector(self) -> bool | None:
-        """Whether a KV connector may lease blocks; None: not known."""
-        return self.run.kv_connector
-
 
 class Server:
     """One server process of a source, through its restarts."""

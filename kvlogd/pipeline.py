@@ -324,7 +324,7 @@ class Pipeline:
                 return
             track = self._tracks[life.run.run_id]  # a new one where the clock went back
         window = track.window
-        window.has_connector = life.has_connector
+        window.run = life.run
         evidence = window.evidence
         window.observe(stats)
         self._samples.append(stats)
@@ -350,7 +350,6 @@ class Pipeline:
 
     def _open(self, life: Life, *, is_logged: bool = True) -> Track:
         window = Window(life.run)
-        window.has_connector = life.has_connector
         window.peers = self.window.engines
         window.peers[life.run.run_id] = window
         old = self._tracks.get(life.run.run_id)
@@ -420,7 +419,6 @@ class Pipeline:
     def _engine_event(self, track: Track, life: Life, event: Event, at_s: float) -> None:
         window = track.window
         window.run = life.run
-        window.has_connector = life.has_connector
         evidence = window.evidence
         window.event(event, at_s)
         if window.evidence != evidence:

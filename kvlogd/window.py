@@ -28,8 +28,6 @@ class Window:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.has_connector: bool | None = None
-        """A KV connector leases blocks, or none does; None: not known."""
         self.recent: deque[Stats] = deque(maxlen=RECENT)
         self.last: Stats | None = None
         self.first_s = run.started_s
@@ -63,6 +61,11 @@ class Window:
         self._gap_s = 0.0
         self._fresh: list[Stats] = []
         self._fresh_of = 0, 0
+
+    @property
+    def has_connector(self) -> bool | None:
+        """Whether a KV connector may lease blocks; None: not known."""
+        return self.run.kv_connector
 
     def fresh(self, taken: int) -> list[Stats]:
         """Return the records after the first `taken` ones, as far as they are remembered: one list for all who ask."""

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +131,16 @@ class Running:
                 return found
             assert time.monotonic() < deadline, f"still {found[:5]}; it said: {self.said.read_text()}"
             select.select([], [], [], 0.2)
+
+
+@contextlib.contextmanager
+def ready(place: Path, more: str = "") -> Iterator[Running]:
+    """Yield a daemon in a folder made for it, ready, with an empty log."""
+    place.mkdir()
+    daemon = Running(place, more)
+    daemon.log.write_bytes(b"")
+    daemon.up()
+    try:
+        yield daemon
+    finally:
+        daemon.close()

@@ -263,30 +263,30 @@ def test_facts_do_not_reach_across_a_restart() -> None:
     fleet = fleet_of()
     fleet.event(event(EventKind.ARGS, -60, max_num_seqs=8, kv_connector=1))
     fleet.event(event(EventKind.KV_TOKENS, -50, tokens=960))
-    assert fleet.life_of(record(0)).has_connector
+    assert fleet.life_of(record(0)).run.kv_connector
     fleet.event(event(EventKind.BANNER, 100))
     life = fleet.life_of(record(120))
-    assert (life.run.kv_tokens, life.run.max_num_seqs, life.has_connector) == (None, None, None)
+    assert (life.run.kv_tokens, life.run.max_num_seqs, life.run.kv_connector) == (None, None, None)
 
 
 def test_arguments_without_a_connector_say_that_there_is_none_until_one_is_at_work() -> None:
     fleet = fleet_of()
     fleet.event(event(EventKind.ARGS, -60, max_num_seqs=8, kv_connector=0))
     life = fleet.life_of(record(0))
-    assert life.has_connector is False
+    assert life.run.kv_connector is False
     fleet.event(event(EventKind.KV_EXPIRED, 5))
-    assert life.has_connector is True
+    assert life.run.kv_connector is True
     fleet.event(event(EventKind.ARGS, 6, max_num_seqs=8, kv_connector=0))
-    assert life.has_connector is True
+    assert life.run.kv_connector is True
 
 
 @pytest.mark.parametrize("kind", [EventKind.KV_TRANSFER, EventKind.KV_EXPIRED])
 def test_a_connector_at_work_is_noted(kind: EventKind) -> None:
     fleet = fleet_of()
     life = fleet.life_of(record(0))
-    assert not life.has_connector
+    assert not life.run.kv_connector
     fleet.event(event(kind, 5))
-    assert life.has_connector
+    assert life.run.kv_connector
 
 
 # --- the store's runs go on

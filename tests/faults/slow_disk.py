@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import Running
+from tests.daemon import Running, ready
 from tests.waiting import until
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -46,15 +46,8 @@ class SlowDisk:
 def on_slow_disk(folder: Path, monkeypatch: pytest.MonkeyPatch, more: str = "") -> Iterator[tuple[Running, SlowDisk]]:
     """Yield a daemon that is ready and its disk, which is fast at first."""
     disk = SlowDisk(folder, monkeypatch)
-    place = folder / "run"
-    place.mkdir()
-    daemon = Running(place, more)
-    daemon.log.write_bytes(b"")
-    daemon.up()
-    try:
+    with ready(folder / "run", more) as daemon:
         yield daemon, disk
-    finally:
-        daemon.close()
 
 
 def was_heard(pid: int, number: signal.Signals) -> bool:

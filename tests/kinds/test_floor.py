@@ -18,7 +18,7 @@ def judged(
 ) -> Judgement:
     """Return the verdict after idle spells (time, usage), each after some work."""
     window = Window(Run(1, 1, 1, 0.0, True, kv_tokens=16_000, blocks=1000))
-    window.has_connector = connector
+    window.run = window.run._replace(kv_connector=connector)
     evaluator = floor.make(floor.Params())
     verdict: Judgement = NoEvidence()
     for at_s, usage in spells:
@@ -84,7 +84,7 @@ def test_where_no_connector_is_there_two_spells_a_minute_apart_are_enough(step_s
 @pytest.mark.parametrize(("usage", "fires"), [(0.009, False), (0.011, True)])
 def test_where_no_connector_is_there_one_spell_of_two_records_is_enough_for_a_point(usage: float, fires: bool) -> None:
     window = Window(Run(1, 1, 1, 0.0, True, kv_tokens=16_000, blocks=1000))
-    window.has_connector, window.interval_s = False, 10.0
+    window.run, window.interval_s = window.run._replace(kv_connector=False), 10.0
     evaluator = floor.make(floor.Params())
     verdicts = []
     for at_s, running, held in (
@@ -153,7 +153,7 @@ def test_no_input_raises_and_a_floor_that_never_rises_never_fires(rows: list[tup
 
 def test_how_fast_is_counted_from_when_the_floor_was_last_seen() -> None:
     window = Window(Run(1, 1, 1, 0.0, True, kv_tokens=16_000, blocks=1000))
-    window.has_connector, window.interval_s = False, 10.0
+    window.run, window.interval_s = window.run._replace(kv_connector=False), 10.0
     evaluator = floor.make(floor.Params())
     verdict: Judgement = NoEvidence()
     for at_s, running, held in (
@@ -172,7 +172,7 @@ def test_how_fast_is_counted_from_when_the_floor_was_last_seen() -> None:
 
 def test_what_another_cache_had_of_the_prompts_is_leased_too() -> None:
     window = Window(Run(1, 1, 1, 0.0, True, kv_tokens=16_000))
-    window.has_connector, window.interval_s = True, 10.0
+    window.run, window.interval_s = window.run._replace(kv_connector=True), 10.0
     spells = Spells(0.005)
     spells.lowest, spells.raised = 0.0, [Spell(700.0, 700.0, 0.5)]
     window.observe(Stats(690.0, None, 0, None, 700.0, 0.0, 4, 0, 0.3))

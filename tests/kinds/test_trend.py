@@ -28,7 +28,7 @@ def judged(
 ) -> tuple[Judgement, float | None]:
     """Return the last verdict and the time of the first finding, judging every third record."""
     window = Window(Run(1, 1, 1, 0.0, True, kv_tokens=kv_tokens, blocks=6250))
-    window.has_connector = connector
+    window.run = window.run._replace(kv_connector=connector)
     evaluator = trend.make(params)
     verdict, first_s = evaluator.judge(window, 0.0), None
     for i, stats in enumerate(rows):

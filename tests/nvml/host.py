@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import Running
+from tests.daemon import Running, ready
 from tests.nvml.driver import Driver
 
 EACH_SECOND = "gpu: {every: 1s}\nhost: {enabled: no}\n"
@@ -21,15 +21,8 @@ def running(
     """Yield a daemon that reads its GPUs each second, ready."""
     for name in ("LD_LIBRARY_PATH", "NVML_STUB"):
         monkeypatch.setenv(name, driver.environment[name])
-    place = folder / "run"
-    place.mkdir()
-    daemon = Running(place, more)
-    daemon.log.write_bytes(b"")
-    daemon.up()
-    try:
+    with ready(folder / "run", more) as daemon:
         yield daemon
-    finally:
-        daemon.close()
 
 
 def newest(daemon: Running) -> str:
