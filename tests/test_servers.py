@@ -11,13 +11,14 @@ import pytest
 
 from kvlogd import servers
 from kvlogd.servers import Server, running, troubles
+from tests.waiting import until
 
 ID = "3f" * 32
 
 
 @contextlib.contextmanager
 def started(folder: Path, *options: str, log: Path, **environment: str) -> Iterator[int]:
-    """A process with vLLM's command line, that writes to a log until its input ends."""
+    """A process with vLLM's command line, that has begun to write to its log and runs until its input ends."""
     program = folder / "vllm"
     program.write_text("import sys\nprint('up', flush=True)\nsys.stdin.read()\n")
     with log.open("ab") as out:
@@ -26,6 +27,7 @@ def started(folder: Path, *options: str, log: Path, **environment: str) -> Itera
             stdin=subprocess.PIPE, stdout=out, stderr=out, env={**os.environ, **environment},
         )  # fmt: skip
     try:
+        until(lambda: b"up" in log.read_bytes())  # before the program is loaded, its command line is empty
         yield process.pid
     finally:
         process.communicate()
