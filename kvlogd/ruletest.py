@@ -137,6 +137,9 @@ class Result(NamedTuple):
 def run_file(path: Path, rules: Mapping[str, Rule]) -> Iterator[Result]:
     """Run the cases of a file; yield what became of each. Raises ConfigError where the file is wrong."""
     document = load(path)
+    if isinstance(document.value, dict) and "when" in document.value and "cases" not in document.value:
+        mend = "a test is a file with `rule:` (the id) and `cases:`; the shipped ones stand in rules/tests"
+        raise ConfigError("is a rule, not the test of one", where=str(path), mend=mend)
     file = checked(document, document.value, (), TestFile)
     rule = rules.get(file.rule)
     if rule is None:

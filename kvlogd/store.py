@@ -395,7 +395,9 @@ def _salvage(path: Path, text: str) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
+    # what DuckDB advises behind its own words are settings that kvlogd does not offer
+    said = str(error).partition("\nPossible solutions:")[0]
+    text = " ".join(said.split()) or type(error).__name__
     return "".join(char if char.isprintable() else "?" for char in text)
 
 

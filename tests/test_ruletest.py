@@ -3,8 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from kvlogd.errors import ConfigError
 from kvlogd.rules import load_rules, shipped_folder
 from kvlogd.ruletest import run_file
+from kvlogd.yamlfile import FaultsError
 
 RULES = {rule.id: rule for rule in load_rules([shipped_folder()])}
 FILES = sorted((shipped_folder() / "tests").glob("*.test.yaml"))
@@ -19,6 +21,12 @@ def test_the_tests_of_a_shipped_rule_pass(path: Path) -> None:
     results = list(run_file(path, RULES))
     assert {result.case: result.faults for result in results if result.faults or result.skipped} == {}
     assert len(results) >= 3
+
+
+def test_a_rule_in_place_of_its_test_is_one_error() -> None:
+    with pytest.raises(ConfigError, match="is a rule, not the test of one") as caught:
+        list(run_file(shipped_folder() / "kv-leak.yaml", RULES))
+    assert not isinstance(caught.value, FaultsError)
 
 
 QUEUE = """\
