@@ -31,7 +31,7 @@ from kvlogd.systemd import Notifier
 from kvlogd.voice import Complaint, Level, Voice
 from kvlogd.watch import Watch
 
-POLL_S = 2.0
+POLL_S = 4.0
 """How often files are looked at while nothing comes; a query makes it look at once."""
 COMMIT_S, BUSY_S = 60.0, 10.0
 COMMIT_RECORDS, BUSY_RECORDS = 20_000, 1_000
