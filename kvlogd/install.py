@@ -239,7 +239,7 @@ def install(root: Path, texts: Mapping[Path, str], say: Callable[[str], None], *
             say(line)
     if not wanted.changes:
         say("everything was in place")
-    say("next: kvlogd doctor")
+    say("next: sudo kvlogd doctor")
 
 
 def uninstall(root: Path, say: Callable[[str], None], *, dry_run: bool) -> None:
