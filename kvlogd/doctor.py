@@ -83,7 +83,7 @@ def _source(source: SourceConfig, rules: Sequence[Rule], wall_s: float, *, for_s
         found = Containers(CONTAINERS, source.docker).logs(wall_s)
         paths, mend, groups = list(found.paths[-1:]), found.mend, None
     else:
-        paths, mend = _live(source), "check the pattern, or see where vLLM writes to: `kvlogd install --dry-run`"
+        paths, mend = _live(source), "check the pattern, or see where vLLM writes to: `sudo kvlogd install --dry-run`"
         groups = rights.groups() if for_service else None
     if not paths:
         where = source.docker or ", ".join(source.files)
