@@ -185,6 +185,10 @@ class Store(History):
             with self._reopened_on_error("cannot checkpoint"), disk.private_files():
                 return any(_checkpointed(self._connected()) for _ in range(_CHECKPOINT_TRIES))
 
+    def log_bytes(self) -> int:
+        """Return the size of the write-ahead log: what was committed since the last checkpoint."""
+        return disk.size_of(disk.wal_of(self.path))
+
     def renew(self) -> bool:
         """Give back what DuckDB keeps to itself: 7 MB after a thousand small commits. Not while somebody reads.
 
