@@ -41,7 +41,8 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 demo: venv ## replay the log of a real vLLM that leaks, and show the finding
-	@$(BIN)/kvlogd replay --year 2026 --timezone UTC $(DEMO_LOG); status=$$?; \
+	@echo '$$ kvlogd replay --year 2026 --timezone UTC $(DEMO_LOG)'; \
+	$(BIN)/kvlogd replay --year 2026 --timezone UTC $(DEMO_LOG); status=$$?; \
 	if [ $$status -ne 1 ]; then \
 	  echo "demo: exit status $$status, where 1 (something was found) was expected" >&2; exit 1; \
 	fi

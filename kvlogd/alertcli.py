@@ -118,7 +118,7 @@ def _refuse_unknown(rule: str, arguments: argparse.Namespace) -> None:
 
 
 def _asked(arguments: argparse.Namespace, request: dict[str, Any], at_s: float) -> "list[Silence]":
-    from kvlogd import ask, silencing
+    from kvlogd import ask, disk, silencing
     from kvlogd.live import places_of, unheld
     from kvlogd.store import Store
 
@@ -126,10 +126,11 @@ def _asked(arguments: argparse.Namespace, request: dict[str, Any], at_s: float) 
     try:
         return silencing.from_json(ask.silence(places, path, request))
     except ask.AbsentError as absent:
-        if not path.exists():
-            raise StoreError("there is no such store", where=str(path), mend="give its path with --db") from absent
-        with unheld(absent), Store.open(path) as store:
-            return silencing.obey(store, request, at_s)
+        with unheld(absent):
+            if not disk.is_there(path):
+                raise StoreError("there is no such store", where=str(path), mend="give its path with --db") from absent
+            with Store.open(path) as store:
+                return silencing.obey(store, request, at_s)
 
 
 def _lines(found: "Sequence[Silence]", verb: str) -> list[str]:

@@ -42,6 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as error:
+        if error.filename is not None:  # what is written to has no name: this is a file that nobody thought of
+            _complain(
+                KvlogdError(str(error.strerror), where=str(error.filename), mend="may you read it? Else run as root")
+            )
+            return WRONG
         _complain(KvlogdError(f"cannot write ({error.strerror})", where="standard output", mend="free disk space"))
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return WRONG

@@ -20,6 +20,17 @@ def wal_of(path: Path) -> Path:
     return Path(f"{path}.wal")
 
 
+def is_there(path: Path) -> bool:
+    """Tell whether there is such a file; raises StoreError where a folder above it is closed to who asks."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise StoreError(f"cannot be looked at ({error.strerror})", where=str(path), mend="run as root") from error
+    return True
+
+
 def size_of(path: Path) -> int:
     """Return a file's size; 0 where there is none."""
     try:

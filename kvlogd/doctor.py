@@ -83,7 +83,7 @@ def _source(source: SourceConfig, rules: Sequence[Rule], wall_s: float, *, for_s
         found = Containers(CONTAINERS, source.docker).logs(wall_s)
         paths, mend, groups = list(found.paths[-1:]), found.mend, None
     else:
-        paths, mend = _live(source), "check the pattern, or see where vLLM writes to: `kvlogd install --dry-run`"
+        paths, mend = _live(source), "check the pattern, or see where vLLM writes to: `sudo kvlogd install --dry-run`"
         groups = rights.groups() if for_service else None
     if not paths:
         where = source.docker or ", ".join(source.files)
@@ -143,14 +143,17 @@ def _servers() -> Iterator[Item]:
 
 def _store(config: Config) -> Iterator[Item]:
     path = config.store.path
-    folder = next((place for place in (path.parent, *path.parent.parents) if place.is_dir()), Path("/"))
+    folder = next((place for place in (path.parent, *path.parent.parents) if os.access(place, os.F_OK)), Path("/"))
     try:
         free = disk.free_bytes(folder)
     except OSError as error:
         yield Item("store", Mark.FAIL, f"{folder}: {error.strerror}", "check the disk")
         return
-    size = disk.size_of(path) if os.access(path.parent, os.X_OK) else 0
-    what = f"{path}: {size_text(size)}, {size_text(free)} free on its disk"
+    try:
+        size = size_text(disk.size_of(path))
+    except OSError:  # the unit's state folder is closed to all but root and the daemon
+        size = "closed to you"
+    what = f"{path}: {size}, {size_text(free)} free on its disk"
     mark = Mark.FAIL if free < LEAST_BYTES else Mark.WARN if free < SOME_BYTES else Mark.OK
     yield Item("store", mark, what, "" if mark is Mark.OK else "free disk space, or lower store: keep_raw")
 

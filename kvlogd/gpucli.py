@@ -45,7 +45,7 @@ def _release(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(released))
     elif for_s:
-        print(f"released for {duration_text(for_s)}; `kvlogd gpu resume` takes them up before that")
+        print(f"released for {duration_text(for_s)}; `sudo kvlogd gpu resume` takes them up before that")
     else:
         print("taken up again")
     return 0

@@ -223,6 +223,7 @@ def install(root: Path, texts: Mapping[Path, str], say: Callable[[str], None], *
         if dry_run:
             say(f"would write {root / change.path}" + (f" -> {change.link}" if change.link else ""))
         if change.path == CONFIG:
+            say(f"the text of {root / CONFIG}:")
             say("".join(f"    {line}\n" for line in change.text.splitlines()).rstrip("\n"))
     if wanted.uncovered:
         say(f"{root / CONFIG} is there and stays as it is. What runs here and is not in it:")
@@ -239,7 +240,7 @@ def install(root: Path, texts: Mapping[Path, str], say: Callable[[str], None], *
             say(line)
     if not wanted.changes:
         say("everything was in place")
-    say("next: kvlogd doctor")
+    say("next: sudo kvlogd doctor")
 
 
 def uninstall(root: Path, say: Callable[[str], None], *, dry_run: bool) -> None:

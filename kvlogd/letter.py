@@ -353,13 +353,14 @@ def _memory_drawing(panel: Panel, memory: Occupancy, when: str, free: str) -> Pa
 
 
 def _commands(items: Sequence[Item], rule: Rule | None, is_replay: bool) -> list[Part]:
-    db = "--db STORE " if is_replay else ""
-    sql = Code("Its numbers, in SQL", (f"kvlogd sql {db}{notice.double_quoted(sql_for(items[0].event, rule))}",))
+    # the shipped unit's daemon answers root and its own group alone
+    asking = "kvlogd sql --db STORE" if is_replay else "sudo kvlogd sql"
+    sql = Code("Its numbers, in SQL", (f"{asking} {notice.double_quoted(sql_for(items[0].event, rule))}",))
     if is_replay:
         return [sql]
     firing = [item.event.key for item in items if _fires(item)]
     places = [f"{key.rule}@{_typed(key.scope)}" for key in firing]
     if len(places) > MOST_SILENCES and len({key.rule for key in firing}) == 1:
         places = [firing[0].rule]  # on all engines
-    silences = [f"kvlogd silence {quote(place)} 2h" for place in places[:MOST_SILENCES]]
-    return [Code("Commands", ("kvlogd alerts", *silences)), sql]
+    silences = [f"sudo kvlogd silence {quote(place)} 2h" for place in places[:MOST_SILENCES]]
+    return [Code("Commands", ("sudo kvlogd alerts", *silences)), sql]

@@ -207,9 +207,11 @@ def _snapshot(arguments: argparse.Namespace) -> int:
 
 
 def _copy_of_file(path: Path, target: Path, absent: "AbsentError") -> None:
+    from kvlogd import disk
     from kvlogd.store import Store
 
-    if not path.exists():
-        raise StoreError("there is no such store", where=str(path), mend="give its path with --db")
-    with unheld(absent), Store.open(path) as store:
-        cast(_Copied, store).snapshot(target)
+    with unheld(absent):
+        if not disk.is_there(path):
+            raise StoreError("there is no such store", where=str(path), mend="give its path with --db")
+        with Store.open(path) as store:
+            cast(_Copied, store).snapshot(target)

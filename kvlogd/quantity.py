@@ -112,10 +112,15 @@ def duration_text(duration_s: float) -> str:
 
 def about_text(duration_s: float) -> str:
     """Return an estimated duration for people, no finer than it can be known: `7 h`, `50 min`, `3 d`."""
-    for name, size, step, least in (("d", 86400, 1, 2), ("h", 3600, 1, 2), ("min", 60, 5, 10), ("min", 60, 1, 1)):
-        n = round(duration_s / size / step) * step
-        if n >= least:
-            return f"{n} {name}"
+    # chosen by what it is, not by what it is rounded to: 91 minutes are no 2 h, 8 no 10
+    for name, size, step, least_s in (
+        ("d", 86400, 1, 172800),
+        ("h", 3600, 1, 7200),
+        ("min", 60, 5, 600),
+        ("min", 60, 1, 31),
+    ):
+        if duration_s >= least_s:
+            return f"{round(duration_s / size / step) * step} {name}"
     return "seconds"
 
 

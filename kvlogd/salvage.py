@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from kvlogd import bookkeeping, days, export, lock, schema, telemetry
+from kvlogd import bookkeeping, days, disk, export, lock, schema, telemetry
 from kvlogd.errors import StoreError
 from kvlogd.store import Store, readable, workshop
 from kvlogd.table import Table, quoted
@@ -41,7 +41,7 @@ class Salvaged(NamedTuple):
 def salvage(path: Path) -> Salvaged:
     """Build the new store beside the old one. Raises StoreError, also while a daemon has the old one open."""
     target = path.with_name(f"{path.name}.salvaged")
-    if not path.exists():
+    if not disk.is_there(path):
         raise StoreError("there is no such store", where=str(path), mend="give its path with --db")
     if target.exists():
         raise StoreError("is there already", where=str(target), mend="put it in place or remove it")

@@ -376,18 +376,26 @@ def _troubles(status: Status) -> list[str]:
 def aligned(
     head: Sequence[str], rows: Sequence[Sequence[str]], *, right: set[int], names: Collection[int] = ()
 ) -> list[str]:
-    """Return aligned lines that fit the width: the widest text column is cut until they do, names in their middle."""
+    """Return aligned lines that fit the width: the widest text column is cut until they do, names in their middle.
+
+    Names that differ stay different, where need be beyond the width.
+    """
     if not rows:
         return []
     cells = [[_clean(cell) for cell in row] for row in [head, *rows]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     texts = [i for i in range(len(head)) if i not in right]
     while sum(widths) + len(_GAP) * (len(widths) - 1) > WIDTH:
-        widest = max(texts, key=lambda i: widths[i])
-        if widths[widest] <= 6:
+        able = [i for i in texts if widths[i] > 6 and (i not in names or _stay_apart(cells, i, widths[i] - 1))]
+        if not able:
             break
-        widths[widest] -= 1
+        widths[max(able, key=lambda i: widths[i])] -= 1
     return [_GAP.join(_fit(c, widths[i], i in right, i in names) for i, c in enumerate(row)).rstrip() for row in cells]
+
+
+def _stay_apart(cells: Sequence[Sequence[str]], column: int, width: int) -> bool:
+    whole = {row[column] for row in cells}
+    return len({_fit(cell, width, False, True) for cell in whole}) == len(whole)
 
 
 def _fit(cell: str, width: int, right: bool, is_name: bool) -> str:

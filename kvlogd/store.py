@@ -406,7 +406,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _connect(path: Path, read_only: bool, memory_mb: int) -> duckdb.DuckDBPyConnection:
-    if read_only and not path.exists():
+    if read_only and not disk.is_there(path):
         raise StoreError("there is no such store", where=str(path), mend="give its path with --db")
     try:
         with disk.private_files():

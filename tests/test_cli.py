@@ -137,6 +137,18 @@ def test_a_log_without_rights_is_said(tmp_path: Path) -> None:
     assert "Permission denied" in told.complaint
 
 
+def test_a_file_that_cannot_be_looked_at_is_named_and_standard_output_is_not(tmp_path: Path) -> None:
+    too_long = tmp_path / ("x" * 300)
+    for arguments in (("sql", "SELECT 1"), ("snapshot", tmp_path / "copy"), ("silence", "--list"), ("alerts",)):
+        told = kvlogd(*arguments, "--db", too_long)
+        assert told.status == 2
+        assert told.complaint == f"kvlogd: {too_long}: cannot be looked at (File name too long): run as root"
+    told = kvlogd("check", "--rules", tmp_path / ("y" * 300))
+    assert told.status == 2
+    assert "File name too long" in told.complaint
+    assert "standard output" not in told.complaint
+
+
 def test_each_of_several_bad_files_has_its_line(tmp_path: Path) -> None:
     told = replay(tmp_path / "a.log", folder(tmp_path / "b.log"), fifo(tmp_path / "c.log"))
     assert told.status == 2

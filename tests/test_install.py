@@ -198,7 +198,9 @@ def test_the_command_finds_writes_and_undoes(tmp_path: Path) -> None:
     assert f"would write {root / CONFIG}" in dry.out
     assert f'files: ["{log}"]' in dry.out
     assert "nothing was changed" in dry.out
+    assert f"the text of {root / CONFIG}:\n    # Written by kvlogd install" in done.out
     assert f"wrote {root / OWN_UNIT}" in done.out
+    assert done.out.endswith("next: sudo kvlogd doctor\n")
     assert any(str(log) in source.files for source in load_config(root / CONFIG).sources)
     assert "everything was in place" in again.out
     assert f"ExecStart={Path(sys.executable).parent / 'kvlogd'} run" in (root / OWN_UNIT).read_text()

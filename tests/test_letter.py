@@ -81,9 +81,9 @@ def test_a_page_says_everything_in_order() -> None:
         "pool in use now: 82.0 %",
         "Free blocks, 14:00 to 16:00 UTC: 90.0 % to 20.0 %; bars from 0 to 100 %:",
         "1. plan a restart of this engine before the pool is full; drain it first",
-        "kvlogd alerts",
-        "kvlogd silence kv-leak@vllm.log/1 2h",
-        'kvlogd sql "',
+        "sudo kvlogd alerts",
+        "sudo kvlogd silence kv-leak@vllm.log/1 2h",
+        'sudo kvlogd sql "',
         f"alert {alert_id(AlertKey('kv-leak', 'vllm.log/1', 2), START_S)} from kvlogd on gpu-07",
     ]
     places = [found.text.find(line) for line in wanted]
@@ -104,8 +104,8 @@ def test_html_says_the_same() -> None:
 @pytest.mark.parametrize("scope", ["chat/0", "a\nb\x1b[2J/0", "it's/0", "x" * 400 + "/0", "a*b \u202e/1"])
 def test_the_command_that_is_printed_silences_the_alert(scope: str) -> None:
     told = event(scope=scope)
-    [line] = [line for line in letter(item(told)).text.splitlines() if line.startswith("  kvlogd silence")]
-    [_, _, target, for_] = shlex.split(line)
+    [line] = [line for line in letter(item(told)).text.splitlines() if line.startswith("  sudo kvlogd silence")]
+    [_, _, _, target, for_] = shlex.split(line)
     rule, _, place = target.partition("@")
     assert for_ == "2h"
     assert place.isprintable()

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlogd import quantity
-from kvlogd.quantity import Unit, duration_text, in_unit, nearest, share_text
+from kvlogd.quantity import Unit, about_text, duration_text, in_unit, nearest, share_text
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,20 @@ def test_durations_for_people(seconds: float, text: str) -> None:
 def test_a_duration_for_people_is_right_to_its_second_unit(seconds: int) -> None:
     said = quantity.seconds(duration_text(seconds).replace(" ", ""))
     assert 0 <= seconds - said <= max(60, seconds / 20) or said == seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "seconds"), (30, "seconds"), (31, "1 min"), (452, "8 min"), (599, "10 min"), (13 * 60, "15 min"),
+     (91 * 60, "90 min"), (2 * 3600, "2 h"), (36 * 3600, "36 h"), (50 * 3600, "2 d")],
+)  # fmt: skip
+def test_estimates_for_people(seconds: float, text: str) -> None:
+    assert about_text(seconds) == text
+
+
+@given(st.integers(150, 10**8))
+def test_an_estimate_for_people_is_a_fifth_off_at_most(seconds: int) -> None:
+    assert quantity.seconds(about_text(seconds).replace(" ", "")) == pytest.approx(seconds, rel=0.21)
 
 
 def test_shares_for_people() -> None:

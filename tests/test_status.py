@@ -124,6 +124,17 @@ def test_long_and_hostile_names_keep_the_width(sparks: bool) -> None:
     assert any("…" in line for line in lines)
 
 
+def test_names_that_differ_stay_different() -> None:
+    labels = ("vllm/prod-chat-east.log/0", "vllm/prod-code-east.log/0")
+    engines = [
+        EngineStatus(label, 1, NOW_S - 1e5, 3, 0, 0.5, "acme/" + "m" * 60, course=(0.5,) * 12) for label in labels
+    ]
+    shown = status_text(BUSY._replace(engines=tuple(engines)), sparks=True)
+    chat, code = [line.split("  ")[0] for line in shown.splitlines() if "acme" in line]
+    assert chat != code
+    assert "…" in chat
+
+
 def test_of_many_rules_that_cannot_judge_yet_only_the_number_is_told() -> None:
     rules = tuple(
         RuleStatus(rule, f"chat/{n}", RuleState.ABSTAINS, Severity.CRITICAL, why=THIN)

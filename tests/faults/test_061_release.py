@@ -18,7 +18,7 @@ def test_061_let_go_and_taken_up_again(tmp_path: Path, monkeypatch: pytest.Monke
         assert holders(daemon, device) == children(daemon) != set()
         told = daemon.ask("gpu", "release", "10m")
         assert (told.status, told.err) == (0, "")
-        assert told.out == "released for 10 min; `kvlogd gpu resume` takes them up before that\n"
+        assert told.out == "released for 10 min; `sudo kvlogd gpu resume` takes them up before that\n"
         daemon.eventually("SELECT 1 AS one", lambda _: children(daemon) == set())
         assert holders(daemon, device) == set()
         daemon.eventually("SELECT DISTINCT state FROM gpus", lambda rows: rows == [{"state": "released"}])
