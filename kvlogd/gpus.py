@@ -36,7 +36,7 @@ MENDS: Mapping[DriverFault, tuple[str, str]] = {
     ),
     DriverFault.NO_LIBRARY: (
         "there is no NVIDIA driver (libnvidia-ml.so.1)",
-        "install the driver; without GPUs write gpu: {enabled: no}",
+        "a host without GPUs needs none, and gpu: {enabled: no} ends this line; else install it",
     ),
     DriverFault.NOT_LOADED: ("the NVIDIA driver is not loaded", "modprobe nvidia, and see dmesg why it was not"),
     DriverFault.MISMATCH: (
