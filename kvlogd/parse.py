@@ -207,7 +207,8 @@ class Parser:
         """Return the record of a known shape; None (and a count) where its stamp is broken."""
         groups = found.match.groups()
         try:
-            return found.shape.make(self.stamper.at(groups[0], envelope_s), groups)
+            ts_s = self.newest_s = self.stamper.at(groups[0], envelope_s)
+            return found.shape.make(ts_s, groups)
         except ValueError:
             self.counts["broken_stamp"] += 1
             return None
