@@ -1,5 +1,6 @@
 """What reads all sources: how logs are called, and that a restart takes each up where it stood."""
 
+import os
 from collections.abc import Container
 from pathlib import Path
 
@@ -8,9 +9,12 @@ import pytest
 from kvlogd.config import Config, SourceConfig, StoreConfig
 from kvlogd.feed import SILENT_S
 from kvlogd.intake import Intake
+from kvlogd.model import EventKind
 from kvlogd.setup import Setup
 from kvlogd.store import Store
-from tests.lines import line_of, logged, record
+from tests.lines import START_S, line_of, logged, record
+
+EXPIRED = "which were retrieved by 0 decode worker(s) within 480 seconds."
 
 
 def lines(count: int, pid: int) -> bytes:
@@ -74,6 +78,11 @@ class Reading:
         self.now_s += for_s
         self._store.commit(self.intake.batch(self.now_s, alive=alive))
         return sorted(stream.log for stream in self.intake.streams())
+
+    def end(self) -> None:
+        """End as a daemon does, with what the rules remember."""
+        self._store.commit(self.intake.batch(self.now_s, is_last=True))
+        self.intake.close()
 
 
 def test_a_log_that_is_silent_for_a_day_is_let_go_and_taken_up_where_it_stood(tmp_path: Path) -> None:
@@ -187,3 +196,29 @@ def test_a_log_is_let_go_only_once_all_that_was_read_of_it_is_stored(tmp_path: P
         assert reading.go_on() == []
         assert store.read("SELECT count(*) FROM events WHERE kind = 'crash'") == [(1,)]
         reading.intake.close()
+
+
+def test_a_restart_counts_no_event_again(tmp_path: Path) -> None:
+    """An idle engine may let leases expire for hours after its last record."""
+    log = tmp_path / "a.log"
+    expired = [logged(f"Releasing expired KV blocks for request {n} {EXPIRED}", 900.0 + n) + b"\n" for n in range(5)]
+    log.write_bytes(lines(50, 1) + b"".join(expired[:3]))
+    os.utime(log, (1.8e9, 1.8e9))  # the clock of these tests
+    with Store.open(tmp_path / "s.duckdb") as store:
+        for _ in range(3):
+            reading = Reading(store, tmp_path)
+            reading.go_on()
+            reading.end()
+        with log.open("ab") as file:
+            file.write(b"".join(expired[3:]))
+        os.utime(log, (1.8e9, 1.8e9))
+        reading = Reading(store, tmp_path)
+        reading.go_on()
+        track = reading.intake.streams()[0].pipeline.tracks()[0]
+        assert list(track.window.events[EventKind.KV_EXPIRED]) == [START_S + 900.0 + n for n in range(5)]
+        reading.end()
+        store.transact([("DELETE FROM memories", [])])
+        again = Reading(store, tmp_path)
+        again.go_on()
+        assert len(again.intake.streams()[0].pipeline.tracks()[0].window.events[EventKind.KV_EXPIRED]) == 5
+        again.end()
