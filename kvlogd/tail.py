@@ -98,6 +98,11 @@ class Tail:
         self._blind: set[str] = set()
         """Folders and logs of which not everything can be seen now."""
 
+    @property
+    def is_over(self) -> bool:
+        """Return whether no file is followed any more, and nothing is left to tell."""
+        return not self._trails
+
     def hint(self) -> None:
         """Say that files may have come, gone or changed their names."""
         self._look_at_s = self._full_look_at_s = float("-inf")
