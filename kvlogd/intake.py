@@ -173,7 +173,8 @@ def _tailer(source: SourceConfig, places: list[Position]) -> Tailer:
     if source.docker is not None:
         return ContainerTail(source.name, source.docker, places)
     plain = [path for path in source.files if not glob.has_magic(path)]
-    return Tail(source.name, globbed(source.files), _name_of(source), places, plain=plain)
+    roots = [_fixed_part(path) for path in source.files if glob.has_magic(path)]
+    return Tail(source.name, globbed(source.files), _name_of(source), places, plain=plain, roots=roots)
 
 
 def _name_of(source: SourceConfig) -> Callable[[Path], str]:

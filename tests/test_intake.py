@@ -222,3 +222,35 @@ def test_a_restart_counts_no_event_again(tmp_path: Path) -> None:
         again.go_on()
         assert len(again.intake.streams()[0].pipeline.tracks()[0].window.events[EventKind.KV_EXPIRED]) == 5
         again.end()
+
+
+def test_a_folder_of_wildcards_that_may_not_be_read_is_told_and_is_no_silence(tmp_path: Path) -> None:
+    logs, real = tmp_path / "logs", os.geteuid()
+    logs.mkdir()
+    (logs / "a.log").write_bytes(lines(50, 1))
+    with Store.open(tmp_path / "s.duckdb") as store:
+        reading = Reading(store, logs)
+        reading.go_on()
+        reading.end()
+        for folder in (tmp_path, *tmp_path.parents):
+            if folder != Path("/") and folder.stat().st_uid == real:
+                folder.chmod(folder.stat().st_mode | 0o011)
+        logs.chmod(0o000)
+        again = Reading(store, logs)
+        os.seteuid(65534 if real == 0 else real)  # root may read everything
+        try:
+            for _ in range(4):
+                again.now_s += 10.0
+                again.intake.poll(again.now_s, 1.8e9)
+        finally:
+            os.seteuid(real)
+        (health,) = again.intake.health()
+        assert (health.log, health.state) == (str(logs), "unreadable")
+        assert "kvlogd's user" in health.mend
+        (feed,) = again.intake.feeds
+        assert feed.blind() == {"chat/a.log"}
+        logs.chmod(0o755)
+        again.go_on()
+        assert [health.state for health in again.intake.health()] == ["reading"]
+        assert feed.blind() == set()
+        again.end()
