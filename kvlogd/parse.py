@@ -9,7 +9,7 @@ whole line with the right process id; nothing in the log could.
 import json
 import re
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import MAXYEAR, UTC, datetime
 from typing import NamedTuple
 
 from kvlogd import grammar
@@ -111,6 +111,8 @@ class Parser:
         Raises ValueError, and OverflowError at the ends of the calendar.
         """
         when = datetime.fromisoformat(stamp.replace(",", ".") + zone)
+        if when.year == MAXYEAR:
+            raise ValueError("the calendar ends soon after")
         if when.tzinfo is not None:
             return when.astimezone(UTC).timestamp()
         resolved = self.stamper.resolve(

@@ -1,5 +1,6 @@
 """What reads all sources: how logs are called, and that a restart takes each up where it stood."""
 
+import json
 import os
 from collections.abc import Container
 from pathlib import Path
@@ -254,3 +255,25 @@ def test_a_folder_of_wildcards_that_may_not_be_read_is_told_and_is_no_silence(tm
         assert [health.state for health in again.intake.health()] == ["reading"]
         assert feed.blind() == set()
         again.end()
+
+
+@pytest.mark.parametrize("time", ["9999-12-31T23:59:59.9Z", "9999-12-31T23:59:59-14:00"])
+def test_a_time_at_the_end_of_the_calendar_does_not_keep_the_daemon_from_starting(tmp_path: Path, time: str) -> None:
+    log = tmp_path / "a.log"
+    stop = json.dumps({"log": "(APIServer pid=1) INFO:     Shutting down\n", "stream": "stdout", "time": time})
+    log.write_bytes(lines(20, 1) + stop.encode() + b"\n")
+    os.utime(log, (1.8e9, 1.8e9))
+    with Store.open(tmp_path / "s.duckdb") as store:
+        for _ in range(2):
+            reading = Reading(store, tmp_path)
+            reading.go_on()
+            reading.end()
+        with log.open("ab") as file:
+            file.write(lines(21, 1)[len(lines(20, 1)) :])
+        os.utime(log, (1.8e9, 1.8e9))
+        again = Reading(store, tmp_path)
+        again.go_on()
+        (stream,) = again.intake.streams()
+        assert stream.pipeline.now_s == START_S + 200.0
+        again.end()
+        assert store.read("SELECT count(*) FROM samples") == [(21,)]
