@@ -378,7 +378,7 @@ class Unwrapper:
         if layer.stream not in self._cut:
             self.counts[Lost.CUT] += 1
         self._cut.discard(layer.stream)
-        if layer.is_cut:
+        if layer.is_cut or layer.is_part:
             self._cut.add(layer.stream)
 
     def _join(self, layer: Layer) -> Layer | None:

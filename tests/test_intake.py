@@ -277,3 +277,34 @@ def test_a_time_at_the_end_of_the_calendar_does_not_keep_the_daemon_from_startin
         assert stream.pipeline.now_s == START_S + 200.0
         again.end()
         assert store.read("SELECT count(*) FROM samples") == [(21,)]
+
+
+def wrapped(text: str, *, cri: bool, is_part: bool = False) -> bytes:
+    """Return a line as docker or a kubelet writes it."""
+    at = "2026-11-29T14:00:00.000000000Z"
+    if cri:
+        return f"{at} stdout {'P' if is_part else 'F'} {text}\n".encode()
+    entry = {"log": text if is_part else f"{text}\n", "stream": "stdout", "time": at}
+    return json.dumps(entry).encode() + b"\n"
+
+
+@pytest.mark.parametrize("cri", [False, True], ids=["docker", "kubelet"])
+def test_the_rest_of_a_line_whose_begin_was_read_before_a_restart_is_no_line(tmp_path: Path, cri: bool) -> None:
+    log = tmp_path / "a.log"
+    known = [line_of(record(10.0 * n, running=1)).decode() for n in range(100)]
+    begin = logged("Received request: " + "a" * 15_000, 15.0).decode()
+    log.write_bytes(b"".join(wrapped(text, cri=cri) for text in known[:2]) + wrapped(begin, cri=cri, is_part=True))
+    with Store.open(tmp_path / "s.duckdb") as store:
+        reading = Reading(store, tmp_path)
+        reading.go_on()
+        reading.end()
+        with log.open("ab") as file:
+            # what somebody asked for: a line of vLLM's, right where docker cuts
+            file.write(wrapped(known[99], cri=cri, is_part=True) + wrapped(known[98], cri=cri))
+            file.write(wrapped(known[2], cri=cri))
+        again = Reading(store, tmp_path)
+        again.go_on()
+        again.end()
+        found = store.read("SELECT epoch(max(ts)), count(*) FROM samples")
+        assert found == [(START_S + 20.0, 3)]
+        assert [gap.reason for gap in store.gaps()] == ["cut_line"]
