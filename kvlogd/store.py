@@ -255,7 +255,10 @@ class Store(History):
         with self._lease() as lease:
             timer = threading.Timer(limit_s, lease.interrupt, [late])
             timer.daemon = True
-            timer.start()
+            try:
+                timer.start()
+            except RuntimeError as error:
+                raise self._failed("the system has no thread to spare", "raise TasksMax= of the unit") from error
             if started is not None:
                 started(partial(lease.interrupt, self._failed("the query was broken off")))
             try:
