@@ -78,7 +78,7 @@ MAY_IMPORT = {
     "setup": "config quantity rules channel postman stamp yamlfile",
     "voice": "",
     "feed": "piece stream scrape",
-    "revival": "alerts engines memory pipeline rules store stream track",
+    "revival": "alerts engines memory pipeline rows rules store stream track",
     "intake": (
         "alerts config container feed journal memory piece pipeline reading revival rows setup source stamp "
         "store inquiry stream tail clock harvest scrape"

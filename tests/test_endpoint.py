@@ -442,31 +442,3 @@ def test_another_store_is_another_daemon(store: Store, served: Endpoint, tmp_pat
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
     assert ask.status([served.path], link / "kv.duckdb").pid == os.getpid()
-
-
-def test_a_system_without_a_thread_to_spare_refuses_and_keeps_its_places(
-    served: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as full:
-        full.setattr(threading.Thread, "start", refused)
-        for _ in range(endpoint.MOST_CALLERS + 1):
-            with connected(served.path) as connection:
-                assert b"no thread to spare" in connection.recv(4096)
-    assert rows(served, "SELECT 1") == [(1,)]
-    assert served.health().faults == 0
-
-
-def test_a_query_without_a_thread_to_spare_is_an_error_of_the_store(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The daemon asks for the rules in its own loop: nothing else may come out of it."""
-
-    def refused(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refused)
-    with pytest.raises(StoreError, match="no thread to spare"), store.query("SELECT 1", limit_s=1.0):
-        pass

@@ -131,6 +131,39 @@ def test_a_start_revives_silent_logs_too_and_lets_them_go_after_another_day(tmp_
         again.intake.close()
 
 
+def test_a_start_does_not_revive_logs_whose_files_are_gone_for_days(tmp_path: Path) -> None:
+    """Pods come under ever new names, and each would cost every later start its time and memory."""
+    logs = [tmp_path / f"{number}.log" for number in range(4)]
+    for number, log in enumerate(logs):
+        log.write_bytes(lines(50, 1 + number))
+    with Store.open(tmp_path / "s.duckdb") as store:
+        reading = Reading(store, tmp_path)
+        reading.go_on()
+        for log in logs[:3]:
+            log.unlink()
+        assert len(reading.go_on()) == 4
+        reading.end()
+        # as soon as that they may not be over: their silence can still be a hang
+        again = Reading(store, tmp_path)
+        again.now_s = reading.now_s
+        assert len(again.go_on()) == 4
+        again.end()
+        later = Reading(store, tmp_path)
+        later.now_s = 3 * SILENT_S
+        with logs[3].open("ab") as file:
+            file.write(lines(60, 4)[len(lines(50, 4)) :])
+        later.go_on()
+        later.end()
+        last = Reading(store, tmp_path)
+        last.now_s = later.now_s
+        assert last.go_on() == ["chat/3.log"]
+        logs[0].write_bytes(lines(70, 1)[len(lines(50, 1)) :])
+        assert last.go_on() == ["chat/0.log", "chat/3.log"]
+        track = next(s for s in last.intake.streams() if s.log == "chat/0.log").pipeline.tracks()[0]
+        assert (track.life.run.number, len(track.window.recent) > 20) == (1, True)
+        last.end()
+
+
 def test_a_log_that_was_let_go_is_brought_back_in_the_background(tmp_path: Path) -> None:
     log, other = tmp_path / "a.log", tmp_path / "b.log"
     log.write_bytes(lines(100, 1))
