@@ -287,24 +287,28 @@ def _rules_show(arguments: argparse.Namespace) -> int:
 
 
 def _rules_test(arguments: argparse.Namespace) -> int:
+    from kvlogd.progress import bar
     from kvlogd.rules import load_rules, shipped_folder
-    from kvlogd.ruletest import run_file
+    from kvlogd.ruletest import Result, run_file
 
     folders = [shipped_folder(), *([arguments.rules] if arguments.rules else [])]
     rules = {rule.id: rule for rule in load_rules(folders)}
     places = [place for folder in folders for place in (folder, folder / "tests")]
     files = arguments.files or sorted(path for place in places for path in place.glob("*.test.yaml"))
-    passed = failed = skipped = 0
-    for path in files:
-        for result in run_file(path, rules):
-            passed += not result.faults and not result.skipped
-            failed += bool(result.faults)
-            skipped += bool(result.skipped)
-            if result.faults or result.skipped:
-                print(f"{'FAILED' if result.faults else 'skipped'}  {result.rule}: {result.case}")
-            for fault in [*result.faults, *([result.skipped] if result.skipped else [])]:
-                print(f"    {fault}")
-            if result.chart:
-                print(result.chart)
+    results: list[Result] = []
+    with bar("testing rules", unit=" files") as advance:
+        for number, path in enumerate(files, 1):
+            results += run_file(path, rules)
+            if advance is not None:
+                advance(number, len(files))
+    for result in results:
+        if result.faults or result.skipped:
+            print(f"{'FAILED' if result.faults else 'skipped'}  {result.rule}: {result.case}")
+        for line in [*result.faults, *([result.skipped] if result.skipped else [])]:
+            print(f"    {line}")
+        if result.chart:
+            print(result.chart)
+    failed, skipped = sum(bool(one.faults) for one in results), sum(bool(one.skipped) for one in results)
+    passed = len(results) - sum(bool(one.faults or one.skipped) for one in results)
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
     return FOUND if failed else FINE

@@ -31,7 +31,7 @@ from kvlogd.systemd import Notifier
 from kvlogd.voice import Complaint, Level, Voice
 from kvlogd.watch import Watch
 
-POLL_S = 2.0
+POLL_S = 4.0
 """How often files are looked at while nothing comes; a query makes it look at once."""
 COMMIT_S, BUSY_S = 60.0, 10.0
 COMMIT_RECORDS, BUSY_RECORDS = 20_000, 1_000
@@ -45,6 +45,8 @@ FAREWELL_S = 3.0
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 TEND_S, FIRST_TEND_S, TEND_AGAIN_S = 1800.0, 300.0, 30.0
 """How often old rows are looked after, how soon after a start, and how soon again where there is more to do."""
+SWOLLEN_BYTES, SWOLLEN_S = 4 << 20, 60.0
+"""What DuckDB holds in memory grows with its write-ahead log: from this size on it is looked after so soon."""
 REPORT_S = 10.0
 """How often it is said how the logs fare."""
 EXTEND_S = 30.0
@@ -70,7 +72,7 @@ class Daemon:
         self._is_stirred = False
         self._endpoint: Endpoint | None = None
         self._committed_s = clock.monotonic_s()
-        self._tended_s = self._committed_s - TEND_S + FIRST_TEND_S
+        self._tend_at_s = self._committed_s + FIRST_TEND_S
         self._reported_s = float("-inf")
         self._retry_at_s, self._retry_s = float("-inf"), RETRY_S
         self._stop_wanted = self._reload_wanted = False
@@ -197,7 +199,7 @@ class Daemon:
         if self._is_commit_due(now_s, busy=busy):
             self._commit(now_s)
         self._tell(now_s, wall_s)
-        if now_s - self._tended_s >= TEND_S:
+        if now_s >= self._tend_at_s:
             self._tend(now_s, wall_s)
         if now_s - self._reported_s >= REPORT_S:
             self._report(now_s, wall_s)
@@ -254,6 +256,8 @@ class Daemon:
             return
         self._herald.stored(batch, self._clock.wall_s())
         self._committed_s = now_s
+        if self.store.log_bytes() >= SWOLLEN_BYTES:
+            self._tend_at_s = min(self._tend_at_s, now_s + SWOLLEN_S)
         if any(batch):  # to store nothing proves nothing
             self._retry_s = RETRY_S
             self._voice.relent("store")
@@ -298,8 +302,8 @@ class Daemon:
         self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_S)
 
     def _tend(self, now_s: float, wall_s: float) -> None:
-        """Look after what is old, and give back what is not used, each half hour."""
-        self._tended_s = now_s
+        """Look after what is old, and give back what is not used."""
+        self._tend_at_s = now_s + TEND_S
         if self.store is None:
             return
         keeping = self.setup.config.store
@@ -307,7 +311,7 @@ class Daemon:
             if tend(self.store, wall_s, Keep(keeping.keep_raw, keeping.keep_minutes)):
                 self.store.renew()
             else:
-                self._tended_s -= TEND_S - TEND_AGAIN_S
+                self._tend_at_s = now_s + TEND_AGAIN_S
         except StoreError as error:
             self._voice.complain("store upkeep", str(error), now_s, wall_s)
         else:

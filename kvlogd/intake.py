@@ -37,7 +37,7 @@ BUDGET_BYTES = 1 << 20
 """Bytes that are read of one source before the others have their turn."""
 MOST_QUESTIONS = 5
 """Queries of rules that are asked of a log before the others have their turn: a backlog brings hundreds."""
-MEMORY_S = 900.0
+MEMORY_S = 1800.0
 """How often the memory of the rules is stored: what was read since is read again after a crash."""
 
 

@@ -8,14 +8,14 @@ Advance = Callable[[int, int], None]
 
 
 @contextmanager
-def bar(what: str) -> Iterator[Advance | None]:
-    """Yield a function to be told the bytes done and in all; None where nobody would see it."""
+def bar(what: str, unit: str = "B") -> Iterator[Advance | None]:
+    """Yield a function to be told how much is done and in all, in bytes by default; None where nobody would see it."""
     if not sys.stderr.isatty():
         yield None
         return
     from tqdm import tqdm  # nothing of it is needed off a terminal
 
-    with tqdm(desc=what, unit="B", unit_scale=True, leave=False, dynamic_ncols=True, delay=0.3) as shown:
+    with tqdm(desc=what, unit=unit, unit_scale=unit == "B", leave=False, dynamic_ncols=True, delay=0.3) as shown:
 
         def advance(done: int, in_all: int) -> None:
             shown.total = in_all

@@ -152,11 +152,14 @@ def run_file(path: Path, rules: Mapping[str, Rule]) -> Iterator[Result]:
             faults = [fault for expect in case.expect for fault in _faults(expect, _run_readings(rule, case), START_S)]
             yield Result(path, rule.id, case.name, faults, "", "")
             continue
-        records = list(records_of(case, case.series or {}, 0)) if case.log is None else None
-        events = _run_series(rule, case, records) if records is not None else _run_log(rule, case, path.parent)
+        if case.log is None:
+            records = list(records_of(case, case.series or {}, 0))
+            events = _run_series(rule, case, records)
+        else:
+            records, events = _run_log(rule, case, path.parent)
         first_s = records[0].ts_s if records else None
         faults = [fault for expect in case.expect for fault in _faults(expect, events, first_s)]
-        yield Result(path, rule.id, case.name, faults, "", _chart(records, events) if faults and records else "")
+        yield Result(path, rule.id, case.name, faults, "", _chart(records, events) if faults else "")
 
 
 def records_of(case: Case, texts: Mapping[str, str], index: int) -> Iterator[Stats]:
@@ -291,14 +294,16 @@ def _gpu_values(row: Mapping[str, Any]) -> list[Any]:
     return [found.get(name, default) for name, default in defaults.items()]
 
 
-def _run_log(rule: Rule, case: Case, folder: Path) -> list[AlertEvent]:
+def _run_log(rule: Rule, case: Case, folder: Path) -> tuple[list[Stats], list[AlertEvent]]:
+    """Return the records of all engines of a log, in order of time, and what the rule says of it."""
     from datetime import UTC
 
     from kvlogd.replay import Options, opened_store, replay
 
     with opened_store(None) as store:
         outcome = replay([folder / str(case.log)], [rule], store, Options(UTC, case.year))
-    return list(outcome.alerts)
+        records = [one for run in store.runs() for one in store.samples_of(run.run_id)]
+    return sorted(records, key=lambda one: one.ts_s), list(outcome.alerts)
 
 
 def _faults(expect: Expect, events: Sequence[AlertEvent], first_s: float | None) -> Iterator[str]:
@@ -338,8 +343,8 @@ def _at(event: AlertEvent, first_s: float | None) -> str:
 BARS = " ▁▂▃▄▅▆▇█"
 
 
-def _chart(records: Sequence[Stats] | None, events: Sequence[AlertEvent], width: int = 60) -> str:
-    """Return a small picture of the case: usage and running over time, and where the rule fired."""
+def _chart(records: Sequence[Stats], events: Sequence[AlertEvent], width: int = 60) -> str:
+    """Return a small picture of the case: most usage and running over time, and where the rule fired."""
     if not records:
         return ""
     first_s, span_s = records[0].ts_s, max(1.0, records[-1].ts_s - records[0].ts_s)

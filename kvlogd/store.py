@@ -185,6 +185,10 @@ class Store(History):
             with self._reopened_on_error("cannot checkpoint"), disk.private_files():
                 return any(_checkpointed(self._connected()) for _ in range(_CHECKPOINT_TRIES))
 
+    def log_bytes(self) -> int:
+        """Return the size of the write-ahead log: what was committed since the last checkpoint."""
+        return disk.size_of(disk.wal_of(self.path))
+
     def renew(self) -> bool:
         """Give back what DuckDB keeps to itself: 7 MB after a thousand small commits. Not while somebody reads.
 
@@ -392,9 +396,8 @@ def failure(path: Path, error: duckdb.Error) -> StoreError:
 
 
 def _salvage(path: Path, text: str) -> str:
-    if any(word in text for word in _DAMAGE):
-        return f"the file is damaged: stop kvlogd, then `kvlogd store salvage --db {path}`"
-    return ""
+    is_damaged = any(word in text for word in _DAMAGE)
+    return f"the file is damaged: stop kvlogd, then `kvlogd store salvage --db {path}`" if is_damaged else ""
 
 
 def _one_line(error: BaseException) -> str:

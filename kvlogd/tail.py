@@ -24,7 +24,7 @@ from kvlogd.trail import Candidate, Trail, reason
 
 LOOK_S = 2.0
 """How often it is seen whether the folders or the live files are others than they were, when no hint comes."""
-FIND_S = 5.0
+FIND_S = 4.0
 """How often the patterns are tried again: they may match in folders that are not known yet. Troubles, too."""
 FULL_LOOK_S = 30.0
 """How often everything is looked at anew: only that sees late lines in a rotated file that was let go."""

@@ -77,3 +77,28 @@ cases:
 @pytest.mark.parametrize(("own", "other", "fires"), [(300, 600, "true"), (600, 300, "false")])
 def test_what_is_expected_is_of_the_first_engine(tmp_path: Path, own: int, other: int, fires: str) -> None:
     assert list(faults(tmp_path, SKEW.format(own=own, other=other, fires=fires))) == []
+
+
+LOG = """\
+rule: kv-leak
+cases:
+  - name: a real one
+    log: {log}
+    year: 2026
+    expect: [{{fires: true, {when}}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "fault"), [("before: 1m", "expected before 1 min"), ("after: 10h", "expected after 10 h")]
+)
+def test_a_case_with_a_log_is_held_to_its_times_and_drawn(tmp_path: Path, when: str, fault: str) -> None:
+    log = Path(__file__).parent / "data" / "real" / "leak-to-hang-and-restart.log"
+    path = tmp_path / "one.test.yaml"
+    path.write_text(LOG.format(log=log, when=when))
+    (result,) = run_file(path, RULES)
+    assert [fault in one for one in result.faults] == [True]
+    usage, running, fired = result.chart.splitlines()
+    assert "█" in usage
+    assert running.strip().startswith("running")
+    assert "F" in fired

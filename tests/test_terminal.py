@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvlogd import cli
+from kvlogd.rules import shipped_folder
 from tests.command import INSTALLED, installed, replay
 from tests.logs import CASES, Server, healthy_log
 
@@ -71,6 +72,17 @@ def test_progress_is_shown_on_the_terminal_of_stderr_only(tmp_path: Path) -> Non
     assert "B/s" in shown
     assert "Read vllm.log" in out
     assert installed("replay", "--year", "2026", "--timezone", "UTC", log).err == ""
+
+
+def test_tests_of_rules_show_how_far_they_are() -> None:
+    files = [
+        shipped_folder() / "tests" / f"{name}.test.yaml" for name in ("kv-leak", "kv-idle-residue", "latency-creep")
+    ]
+    status, shown, out = on_a_terminal("rules", "test", *files, stream="stderr")
+    assert status == 0
+    assert "testing rules" in shown
+    assert "/3 " in shown
+    assert out.endswith(" passed, 0 failed\n")
 
 
 def test_a_closed_pipe_ends_it_quietly() -> None:

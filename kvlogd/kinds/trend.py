@@ -8,6 +8,7 @@ Cannot see: a leak that was there before the run's first records; on a pool that
 
 from enum import StrEnum
 from math import sqrt
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -52,6 +53,8 @@ class Params(BaseModel):
     """Without `at_constant`: the span that the slope is taken over."""
     points: Count = 24
     """Without `at_constant`: how many points the span is cut into."""
+    every_s: ClassVar[float] = 30.0
+    """Its blocks are of ten records and more."""
 
     @model_validator(mode="after")
     def _pool_only(self) -> "Params":
