@@ -40,7 +40,8 @@ class ContainerTail:
         pieces = self._gone() if self._is_first_look and by_folder else []
         for folder, tail in list(self._tails.items()):
             pieces += tail.poll(budget_bytes, now_s, wall_s)
-            if folder not in by_folder and self._is_gone(folder):
+            # what was written to a removed log can still be read
+            if folder not in by_folder and tail.is_over and self._is_gone(folder):
                 tail.close()
                 del self._tails[folder]
         return pieces

@@ -192,16 +192,20 @@ class Endpoint:
         connection, _ = self._listener.accept()
         peer = Caller(connection)
         refusal = self._refusal(connection)
-        if refusal is not None:
-            self._count(refused=1)
-            connection.setblocking(False)
-            with contextlib.suppress(OSError):
-                connection.sendall(wire.failure(refusal))
-            connection.close()
-            return
-        peer.thread = threading.Thread(target=self._attend, args=[peer], name="endpoint-caller", daemon=True)
-        self._callers[connection.fileno()] = peer
-        peer.thread.start()
+        if refusal is None:
+            peer.thread = threading.Thread(target=self._attend, args=[peer], name="endpoint-caller", daemon=True)
+            try:
+                peer.thread.start()
+            except RuntimeError:
+                refusal = KvlogdError("the system has no thread to spare", mend="raise TasksMax= of the unit")
+            else:
+                self._callers[connection.fileno()] = peer
+                return
+        self._count(refused=1)
+        connection.setblocking(False)
+        with contextlib.suppress(OSError):
+            connection.sendall(wire.failure(refusal))
+        connection.close()
 
     def _refusal(self, connection: socket.socket) -> KvlogdError | None:
         if not caller.may_ask(connection, self._group):

@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
-from datetime import datetime
+from datetime import MAXYEAR, datetime
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -115,9 +115,6 @@ _new = tuple.__new__  # half the cost of the class itself, which plain lines wou
 _FIELD = re.compile(rb"([A-Z0-9_]{1,64})(=|$)")
 
 
-# --- the envelopes
-
-
 def _docker_or_journal(text: bytes) -> Layer | None:
     """Take off the JSON of docker or the journal; None for any other JSON, vLLM's own above all."""
     is_docker = text.startswith(b'{"log"') or (b'"log"' in text and b'"stream"' in text)
@@ -180,7 +177,8 @@ def _whole(value: object) -> int | None:
 def _iso_s(text: str) -> float | None:
     try:
         when = datetime.fromisoformat(text)
-        return None if when.tzinfo is None else when.timestamp()
+        # a little after MAXYEAR nothing can be reckoned with
+        return None if when.tzinfo is None or when.year == MAXYEAR else when.timestamp()
     except (ValueError, OverflowError):
         return None
 
@@ -380,7 +378,7 @@ class Unwrapper:
         if layer.stream not in self._cut:
             self.counts[Lost.CUT] += 1
         self._cut.discard(layer.stream)
-        if layer.is_cut:
+        if layer.is_cut or layer.is_part:
             self._cut.add(layer.stream)
 
     def _join(self, layer: Layer) -> Layer | None:

@@ -133,7 +133,7 @@ class Feed:
         """
         if self._reviving or self.scraper is not None:
             return []
-        blind = self._tailer.blind(self.streams)
+        blind = self.blind()
         for log, stream in self.streams.items():
             stream.heard_s = now_s if stream.heard_s is None or log in blind else stream.heard_s
         silent = [one for one in self.streams.values() if now_s - (one.heard_s or 0.0) >= SILENT_S]
@@ -162,6 +162,10 @@ class Feed:
     def behind(self) -> set[str]:
         """Return the logs of which much is still to be read."""
         return self._behind | {one.log for one in self.health() if (one.behind_bytes or 0) > FAR_BEHIND_BYTES}
+
+    def blind(self) -> set[str]:
+        """Return the logs that cannot be seen now: that they say nothing is not their silence."""
+        return self._tailer.blind(self.streams)
 
     def hint(self) -> None:
         """Say that files may have come, gone or changed their names."""

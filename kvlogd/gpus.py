@@ -152,6 +152,10 @@ class Gpus:
         for gpu in gpus:
             self.gpus.pop(gpu, None)
 
+    def shift(self, by_s: float) -> None:
+        """Move the times at which they were read last, where the host's clock was set."""
+        self.gpus = {name: gpu._replace(seen_s=gpu.seen_s + by_s) for name, gpu in self.gpus.items()}
+
     def close(self, patience_s: float = 0.0) -> None:
         """End the child; wait for it so long at most, where somebody else wants the GPUs or it is the last we do."""
         self._end()

@@ -101,9 +101,10 @@ class History:
         """Return all positions, with what identifies a tailed file."""
         return [Position(*row) for row in self.read(statements.select(bookkeeping.POSITIONS))]
 
-    def memories(self) -> list[Memory]:
-        """Return what the rules of each source remember."""
-        return [Memory(*row) for row in self.read(statements.select(bookkeeping.MEMORIES))]
+    def memories(self, source: str | None = None) -> list[Memory]:
+        """Return what the rules of one source, or of each, remember."""
+        sql = f"{statements.select(bookkeeping.MEMORIES)} WHERE source = coalesce(?, source)"
+        return [Memory(*row) for row in self.read(sql, [source])]
 
     def alert_events(self, source: str | None = None) -> list[AlertEvent]:
         """Return the alert events of one source or of all, oldest first."""

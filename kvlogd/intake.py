@@ -16,7 +16,7 @@ from kvlogd.alerts import Standing
 from kvlogd.clock import Clock
 from kvlogd.config import SourceConfig
 from kvlogd.container import ContainerTail
-from kvlogd.feed import Feed
+from kvlogd.feed import SILENT_S, Feed
 from kvlogd.harvest import Harvest
 from kvlogd.inquiry import inquire
 from kvlogd.journal import Journal
@@ -49,6 +49,9 @@ class Intake:
         revival = Revival(store, setup.rules, self._code)
         places = store.places()
         logs = revival.logs() | {place.source for place in places}
+        gone = _gone(logs, places) - revival.alerting() - {source.name for source in setup.config.sources}
+        revival.leave(gone)
+        logs -= gone
         clock = clock or Clock()
         self.feeds = [_feed(source, revival, places, logs, clock) for source in setup.config.sources]
         self._left = revival.standings_without([GPU_SOURCE, HOST_SOURCE, *(stream.log for stream in self.streams())])
@@ -154,12 +157,27 @@ class Intake:
 def _feed(
     source: SourceConfig, revival: Revival, places: Iterable[Position], logs: Iterable[str], clock: Clock
 ) -> Feed:
-    mine = [log for log in logs if log == source.name or log.startswith(f"{source.name}/")]
-    kept = [place for place in places if place.source in mine]
+    mine = [log for log in logs if _is_of(source, log)]
+    kept = [place for place in places if _is_of(source, place.source)]
     in_zone: tzinfo = HOST_ZONE if source.timezone is None else zone(source.timezone)
     scraper = None if source.metrics is None else Scraper(source.name, source.metrics, clock)
     tailer, has_one_log = _tailer(source, kept), not source.files or _is_one_file(source)
     return Feed(source.name, tailer, partial(revival.stream, zone=in_zone), mine, scraper, has_one_log=has_one_log)
+
+
+def _is_of(source: SourceConfig, log: str) -> bool:
+    return log == source.name or log.startswith(f"{source.name}/")
+
+
+def _gone(logs: Iterable[str], places: Iterable[Position]) -> set[str]:
+    """Return the logs whose files are gone, read to their end, a day before anything was read last.
+
+    Nothing comes of their silence any more, and names may come ever new: each costs time and memory to revive.
+    """
+    seen = {place: place.seen_s or 0.0 for place in places}
+    newest_s = max(seen.values(), default=0.0)
+    awaited = {place.source for place, seen_s in seen.items() if not place.done or seen_s > newest_s - SILENT_S}
+    return set(logs) - awaited
 
 
 def _is_one_file(source: SourceConfig) -> bool:
@@ -173,7 +191,8 @@ def _tailer(source: SourceConfig, places: list[Position]) -> Tailer:
     if source.docker is not None:
         return ContainerTail(source.name, source.docker, places)
     plain = [path for path in source.files if not glob.has_magic(path)]
-    return Tail(source.name, globbed(source.files), _name_of(source), places, plain=plain)
+    roots = [_fixed_part(path) for path in source.files if glob.has_magic(path)]
+    return Tail(source.name, globbed(source.files), _name_of(source), places, plain=plain, roots=roots)
 
 
 def _name_of(source: SourceConfig) -> Callable[[Path], str]:

@@ -87,13 +87,15 @@ class Journal:
         self._now_s = self._heard_s = self._left_s = 0.0
         """`_heard_s`: when the child last said something."""
         self._patience_s = SILENT_S
-        self._again_s: float | None = None
-        """Host's time when the journal was gone through again for the last time."""
+        self._offset_s = 0.0
+        """The host's clock less the monotonic one."""
+        self._again: tuple[float, float] | None = None
+        """Host's time when the journal was gone through again for the last time, and the offset then."""
         self._hung_s = float("-inf")
 
     def poll(self, budget_bytes: int, now_s: float, wall_s: float) -> list[Piece]:
         """Return what is new, about `budget_bytes` at most; starts and reaps the child."""
-        self._now_s = now_s
+        self._now_s, self._offset_s = now_s, wall_s - now_s
         if self._child is None:
             self._child, self._heard_s = self._start(now_s), now_s
         child = self._child
@@ -157,7 +159,7 @@ class Journal:
             return None
         self._left = None
         # who has followed it in its silence need not find the last entry again: it may have been vacuumed since
-        self._place.seek(again=self._follows or self._again_s is not None)
+        self._place.seek(again=self._follows or self._again is not None)
         follow = ["--follow", "--no-tail"] if self._follows else []
         try:
             return Child([*self._command, *self._place.start(), *follow])
@@ -170,7 +172,7 @@ class Journal:
         child.leave()
         self._child, self._left, self._left_s = None, child, self._now_s
         self._lines = _Lines()
-        self._again_s, self._follows = wall_s, False
+        self._again, self._follows = (wall_s, self._offset_s), False
         self._patience_s = min(2 * self._patience_s, LONGEST_SILENT_S)
 
     def _ended(self, status: int, said: bytes, now_s: float) -> None:
@@ -222,10 +224,12 @@ class Journal:
             kept += [line] if self._cut is None else [self._cut, line]
         self._fails, self._trouble, self._patience_s = 0, None, SILENT_S
         self._cut, self._is_resumed = None, False
-        if self._again_s is not None:
-            if entry.us is not None and entry.us / 1e6 < self._again_s - LATE_S:
+        if self._again is not None:
+            again_s, offset_s = self._again
+            back_s = max(0.0, offset_s - self._offset_s)  # the clock was set back since: what is new looks old
+            if entry.us is not None and entry.us / 1e6 < again_s - back_s - LATE_S:
                 self._hung_s = self._now_s
-            self._again_s = None
+            self._again = None
 
     def _lost(self, line: bytes, entry: "_Entry | None") -> Gap | None:
         ts_s = None if entry is None or entry.us is None else entry.us / 1e6

@@ -47,6 +47,8 @@ IDLE_S = 86_400.0
 """A rule that has had nothing to look at for so long is told of."""
 LEAST_CHANGE_MIB = 64.0
 MOST_RELEASE_S = 86_400.0
+JUMP_S = 30.0
+"""The host's clock was set where it went so far beside the monotonic one."""
 
 
 MISSING = frozenset({GpuState.ABSENT, GpuState.UNKNOWN})
@@ -79,6 +81,8 @@ class Lookout:
         self._gpus: Gpus | None = None
         self._sideline: Sideline | None = None
         self._now_s = 0.0
+        self._offset_s: float | None = None
+        """The host's clock less the monotonic one."""
         self._looked_s = self._checked_s = float("-inf")
         self._sourced_s: dict[Per, float] = {}
         """When GPUs, and servers, were looked at last, or it was begun to look for them."""
@@ -131,6 +135,7 @@ class Lookout:
     def poll(self, now_s: float, wall_s: float, pipelines: Sequence[Pipeline]) -> None:
         """Look at what is due."""
         self._now_s = now_s
+        self._follow_clock(wall_s - now_s)
         if self._sideline is None:
             return
         samples: list[GpuSample | HostSample] = []
@@ -153,6 +158,13 @@ class Lookout:
             gpu_samples=[sample for sample in samples if isinstance(sample, GpuSample)],
             host_samples=[sample for sample in samples if isinstance(sample, HostSample)],
         )
+
+    def _follow_clock(self, offset_s: float) -> None:
+        """Let no jump of the host's clock make a GPU one that was not read for a day."""
+        by_s = 0.0 if self._offset_s is None else offset_s - self._offset_s
+        if abs(by_s) > JUMP_S and self._gpus is not None:
+            self._gpus.shift(by_s)
+        self._offset_s = offset_s
 
     def _end_what_is_gone(self, sideline: Sideline, wall_s: float, logs: set[str]) -> None:
         """End the alerts about GPUs that were taken out, servers that have ended, and logs that are read no more."""

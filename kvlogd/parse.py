@@ -9,7 +9,7 @@ whole line with the right process id; nothing in the log could.
 import json
 import re
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import MAXYEAR, UTC, datetime
 from typing import NamedTuple
 
 from kvlogd import grammar
@@ -111,6 +111,8 @@ class Parser:
         Raises ValueError, and OverflowError at the ends of the calendar.
         """
         when = datetime.fromisoformat(stamp.replace(",", ".") + zone)
+        if when.year == MAXYEAR:
+            raise ValueError("the calendar ends soon after")
         if when.tzinfo is not None:
             return when.astimezone(UTC).timestamp()
         resolved = self.stamper.resolve(
@@ -207,7 +209,8 @@ class Parser:
         """Return the record of a known shape; None (and a count) where its stamp is broken."""
         groups = found.match.groups()
         try:
-            return found.shape.make(self.stamper.at(groups[0], envelope_s), groups)
+            ts_s = self.newest_s = self.stamper.at(groups[0], envelope_s)
+            return found.shape.make(ts_s, groups)
         except ValueError:
             self.counts["broken_stamp"] += 1
             return None

@@ -12,6 +12,7 @@ from kvlogd.alerts import Standing
 from kvlogd.engines import Ids
 from kvlogd.model import Run
 from kvlogd.pipeline import Pipeline
+from kvlogd.rows import Memory
 from kvlogd.rules import Rule
 from kvlogd.store import Store
 from kvlogd.stream import Stream
@@ -27,20 +28,29 @@ class Revival:
         self._rules = rules
         self._code = code
         self._revived: set[str] = set()
-        self._load()
+        """Logs of which the store is asked anew, should they speak again."""
+        self._load(store.memories())
 
-    def _load(self) -> None:
+    def _load(self, memories: Iterable[Memory]) -> None:
         store = self._store
         self._engines = {engine.engine_id: engine for engine in store.engines()}
         self._open_runs = [run for run in store.runs() if run.ended_s is None]
         self._standings = store.standings()
-        self._memories = {one.source: one.memory for one in store.memories() if one.code == self._code}
+        self._memories = {one.source: one.memory for one in memories if one.code == self._code}
 
     def logs(self) -> set[str]:
         """Return the logs of which something goes on."""
-        return {self._engines[run.engine_id].source for run in self._open_runs} | {
-            standing.source for standing in self._standings
-        }
+        return {self._engines[run.engine_id].source for run in self._open_runs} | self.alerting()
+
+    def alerting(self) -> set[str]:
+        """Return the logs about which an alert stands."""
+        return {standing.source for standing in self._standings}
+
+    def leave(self, logs: Iterable[str]) -> None:
+        """Leave these as they are, unless they speak again."""
+        for log in logs:
+            self._revived.add(log)
+            self._memories.pop(log, None)
 
     def standings_without(self, logs: Iterable[str]) -> list[Standing]:
         """Return the alerts about logs that are none of these: nobody will judge them any more."""
@@ -53,7 +63,7 @@ class Revival:
         Of one that was let go since, and speaks again, the store is asked anew.
         """
         if log in self._revived:
-            self._load()
+            self._load(self._store.memories(log))
         self._revived.add(log)
         runs = [run for run in self._open_runs if self._engines[run.engine_id].source == log]
         pipeline = self._remembered(log, runs) or Pipeline(log, self.ids, self._rules)

@@ -259,7 +259,10 @@ class Store(History):
         with self._lease() as lease:
             timer = threading.Timer(limit_s, lease.interrupt, [late])
             timer.daemon = True
-            timer.start()
+            try:
+                timer.start()
+            except RuntimeError as error:
+                raise self._failed("the system has no thread to spare", "raise TasksMax= of the unit") from error
             if started is not None:
                 started(partial(lease.interrupt, self._failed("the query was broken off")))
             try:
@@ -393,9 +396,8 @@ def failure(path: Path, error: duckdb.Error) -> StoreError:
 
 
 def _salvage(path: Path, text: str) -> str:
-    if any(word in text for word in _DAMAGE):
-        return f"the file is damaged: stop kvlogd, then `kvlogd store salvage --db {path}`"
-    return ""
+    is_damaged = any(word in text for word in _DAMAGE)
+    return f"the file is damaged: stop kvlogd, then `kvlogd store salvage --db {path}`" if is_damaged else ""
 
 
 def _one_line(error: BaseException) -> str:

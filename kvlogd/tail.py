@@ -63,7 +63,8 @@ def globbed(patterns: Sequence[str]) -> Finder:
 class Tail:
     """The logs of one source. `places` are their positions in the store, `named` says what a log is called.
 
-    `plain` are the paths that the source names without wildcards: what stands there was meant.
+    `plain` are the paths that the source names without wildcards: what stands there was meant. `roots` are the folders
+    in which wildcards are tried: one that may not be read shows no log, and that is not their silence.
     """
 
     def __init__(
@@ -74,10 +75,12 @@ class Tail:
         places: Iterable[Position] = (),
         most_open: int = 256,
         plain: Collection[str] = (),
+        roots: Collection[str] = (),
     ) -> None:
         self.source = source
         self._find = find
         self._plain = frozenset(plain)
+        self._roots = frozenset(roots)
         self._named = named
         self._places: dict[str, list[Position]] = {}
         for place in places:
@@ -97,6 +100,11 @@ class Tail:
         """What a wildcard matched that is no log; why."""
         self._blind: set[str] = set()
         """Folders and logs of which not everything can be seen now."""
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether no file is followed any more, and nothing is left to tell."""
+        return not self._trails
 
     def hint(self) -> None:
         """Say that files may have come, gone or changed their names."""
@@ -142,7 +150,7 @@ class Tail:
         by_name = {trail.name: base for base, trail in self._trails.items()}
         hidden = self._blind | {str(path) for path in self._troubles}
         without_file = {self._named(Path(place)) for place in hidden}
-        is_folder_hidden = any(folder in hidden for folder in self._folders)
+        is_folder_hidden = any(folder in hidden for folder in (*self._folders, *self._roots))
 
         def is_blind(log: str) -> bool:
             base = by_name.get(log)
@@ -186,6 +194,8 @@ class Tail:
         for folder in self._folders:
             for path in self._rotated(folder, bases.keys()):
                 self._add(found, taken, path, bases[_placed(path).base], is_named=False)
+        for folder in self._roots - self._folders.keys():
+            self._entries(folder)
         for base, candidates in found.items():
             self._reconcile(base, list(candidates.values()), wall_s)
         self._live = {base: _identity_at(base) for base in self._trails}
@@ -205,15 +215,17 @@ class Tail:
 
     def _rotated(self, folder: str, bases: Collection[str]) -> list[str]:
         """Return the files of a folder that are rotations of one of the logs."""
+        return [path for path in self._entries(folder) if path not in bases and _placed(path).base in bases]
+
+    def _entries(self, folder: str) -> list[str]:
         try:
             with os.scandir(folder) as entries:
-                paths = [entry.path for entry in entries]
+                return [entry.path for entry in entries]
         except OSError as error:
             if error.errno != errno.ENOENT:
                 self._troubles[Path(folder)] = reason(error)
                 self._blind.add(folder)
             return []
-        return [path for path in paths if path not in bases and _placed(path).base in bases]
 
     def _add(
         self,

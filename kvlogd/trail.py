@@ -17,6 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from kvlogd import remnant
 from kvlogd.cutter import Chunk
 from kvlogd.followed import BLOCK, HEAD, Descriptors, Followed, Identity, Turn, alike, holds
 from kvlogd.model import Gap
@@ -76,6 +77,8 @@ class Trail:
         self._live: Identity | None = None
         self._waiting: list[Piece] = []
         """Positions and gaps without data, for the next turn."""
+        self._is_fresh = True
+        """Nothing has been read since the start: of what was read before it only the store knows."""
         self._trouble = ""
 
     @property
@@ -201,11 +204,19 @@ class Trail:
         file.is_live = candidate.identity == self._live
         if file.is_live or start < opened[1].st_size:
             self.files.append(file)
+            self._tell_cut(opened[0], start)
         else:
             self._settled[file.identity] = candidate.stamp
             self.recall.places[file.identity] = file.position(self.name, wall_s, done=True)
             file.close()
         return file
+
+    def _tell_cut(self, fd: int, start: int) -> None:
+        """Where reading begins within a line that came in parts, say that its rest is none."""
+        at = max(0, start - remnant.MOST_BYTES)
+        cut = remnant.cut_after(os.pread(fd, start - at, at)) if self._is_fresh and start else None
+        if cut is not None:
+            self._waiting.append(Piece(self.name, cut, None))
 
     # --- what a file is, by its content
 
@@ -299,7 +310,7 @@ class Trail:
 
     def read(self, now_s: float, wall_s: float) -> list[Piece]:
         """Return the next block of the log, with what was lost or let go on the way."""
-        pieces, self._waiting = self._waiting, []
+        pieces, self._waiting, self._is_fresh = self._waiting, [], False
         self._trouble = ""
         self.taken_bytes = 0
         for file in list(self.files):

@@ -78,7 +78,7 @@ MAY_IMPORT = {
     "setup": "config quantity rules channel postman stamp yamlfile",
     "voice": "",
     "feed": "piece stream scrape",
-    "revival": "alerts engines memory pipeline rules store stream track",
+    "revival": "alerts engines memory pipeline rows rules store stream track",
     "intake": (
         "alerts config container feed journal memory piece pipeline reading revival rows setup source stamp "
         "store inquiry stream tail clock harvest scrape"
@@ -101,7 +101,8 @@ MAY_IMPORT = {
     "memory": "engines pipeline rules",
     "followed": "cutter rows",
     "recall": "followed piece rows",
-    "trail": "cutter followed piece recall rows source",
+    "remnant": "envelope",
+    "trail": "cutter followed piece recall remnant rows source",
     "tail": "followed piece rows source trail",
     "sqlgate": "rows functions sheet",
     "functions": "",

@@ -1,6 +1,7 @@
 """A docker container is followed by its name, through new containers and rotations."""
 
 import json
+import shutil
 from pathlib import Path
 
 from kvlogd.container import ContainerTail
@@ -102,3 +103,22 @@ def test_a_container_that_cannot_be_seen_for_a_while_is_not_read_again(tmp_path:
         out.write(entry(3))
     assert count(follow(tail, 60.0)) == 1
     tail.close()
+
+
+def test_what_a_removed_container_wrote_is_read_to_its_end(tmp_path: Path) -> None:
+    log = container(tmp_path, 1)
+    log.write_text("".join(map(entry, range(3000))))
+    tail = ContainerTail("chat", "chat", root=tmp_path)
+    pieces = tail.poll(1 << 16, 0.0, 1.8e9)
+    assert 0 < count(pieces) < 3000
+    shutil.rmtree(log.parent)
+    container(tmp_path, 2).write_text(entry(3000))
+    for turn in range(1, 40):
+        pieces += tail.poll(1 << 16, float(turn), 1.8e9 + turn)
+    assert count(pieces) == 3001
+    assert len(tail.folders()) == 1
+    tail.close()
+    # all of it was told: nothing is missed after a restart
+    again = ContainerTail("chat", "chat", places(pieces), root=tmp_path)
+    assert [gap for piece in follow(again, 100.0) for gap in piece.gaps] == []
+    again.close()

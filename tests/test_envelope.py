@@ -326,3 +326,10 @@ def test_no_line_is_slow(head: bytes, unit: bytes) -> None:
     begun = time.process_time()
     Unwrapper().feed(line)
     assert time.process_time() - begun < 0.1
+
+
+def test_all_parts_of_a_line_whose_begin_was_cut_off_go_with_it() -> None:
+    cut = journal("", CONTAINER_ID_FULL="f00d", _LINE_BREAK="line-max")
+    middle = journal(STATS.decode(), CONTAINER_ID_FULL="f00d", CONTAINER_PARTIAL_MESSAGE="true")
+    end = journal(FORGED.decode(), CONTAINER_ID_FULL="f00d")
+    assert texts(cut, middle, end, journal(STATS.decode(), CONTAINER_ID_FULL="f00d")) == [STATS]

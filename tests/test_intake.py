@@ -1,5 +1,7 @@
 """What reads all sources: how logs are called, and that a restart takes each up where it stood."""
 
+import json
+import os
 from collections.abc import Container
 from pathlib import Path
 
@@ -8,9 +10,12 @@ import pytest
 from kvlogd.config import Config, SourceConfig, StoreConfig
 from kvlogd.feed import SILENT_S
 from kvlogd.intake import Intake
+from kvlogd.model import EventKind
 from kvlogd.setup import Setup
 from kvlogd.store import Store
-from tests.lines import line_of, logged, record
+from tests.lines import START_S, line_of, logged, record
+
+EXPIRED = "which were retrieved by 0 decode worker(s) within 480 seconds."
 
 
 def lines(count: int, pid: int) -> bytes:
@@ -75,6 +80,11 @@ class Reading:
         self._store.commit(self.intake.batch(self.now_s, alive=alive))
         return sorted(stream.log for stream in self.intake.streams())
 
+    def end(self) -> None:
+        """End as a daemon does, with what the rules remember."""
+        self._store.commit(self.intake.batch(self.now_s, is_last=True))
+        self.intake.close()
+
 
 def test_a_log_that_is_silent_for_a_day_is_let_go_and_taken_up_where_it_stood(tmp_path: Path) -> None:
     log, other = tmp_path / "a.log", tmp_path / "b.log"
@@ -119,6 +129,39 @@ def test_a_start_revives_silent_logs_too_and_lets_them_go_after_another_day(tmp_
         assert again.go_on(SILENT_S) == []
         assert len(store.runs()) == 6
         again.intake.close()
+
+
+def test_a_start_does_not_revive_logs_whose_files_are_gone_for_days(tmp_path: Path) -> None:
+    """Pods come under ever new names, and each would cost every later start its time and memory."""
+    logs = [tmp_path / f"{number}.log" for number in range(4)]
+    for number, log in enumerate(logs):
+        log.write_bytes(lines(50, 1 + number))
+    with Store.open(tmp_path / "s.duckdb") as store:
+        reading = Reading(store, tmp_path)
+        reading.go_on()
+        for log in logs[:3]:
+            log.unlink()
+        assert len(reading.go_on()) == 4
+        reading.end()
+        # as soon as that they may not be over: their silence can still be a hang
+        again = Reading(store, tmp_path)
+        again.now_s = reading.now_s
+        assert len(again.go_on()) == 4
+        again.end()
+        later = Reading(store, tmp_path)
+        later.now_s = 3 * SILENT_S
+        with logs[3].open("ab") as file:
+            file.write(lines(60, 4)[len(lines(50, 4)) :])
+        later.go_on()
+        later.end()
+        last = Reading(store, tmp_path)
+        last.now_s = later.now_s
+        assert last.go_on() == ["chat/3.log"]
+        logs[0].write_bytes(lines(70, 1)[len(lines(50, 1)) :])
+        assert last.go_on() == ["chat/0.log", "chat/3.log"]
+        track = next(s for s in last.intake.streams() if s.log == "chat/0.log").pipeline.tracks()[0]
+        assert (track.life.run.number, len(track.window.recent) > 20) == (1, True)
+        last.end()
 
 
 def test_a_log_that_was_let_go_is_brought_back_in_the_background(tmp_path: Path) -> None:
@@ -187,3 +230,114 @@ def test_a_log_is_let_go_only_once_all_that_was_read_of_it_is_stored(tmp_path: P
         assert reading.go_on() == []
         assert store.read("SELECT count(*) FROM events WHERE kind = 'crash'") == [(1,)]
         reading.intake.close()
+
+
+def test_a_restart_counts_no_event_again(tmp_path: Path) -> None:
+    """An idle engine may let leases expire for hours after its last record."""
+    log = tmp_path / "a.log"
+    expired = [logged(f"Releasing expired KV blocks for request {n} {EXPIRED}", 900.0 + n) + b"\n" for n in range(5)]
+    log.write_bytes(lines(50, 1) + b"".join(expired[:3]))
+    os.utime(log, (1.8e9, 1.8e9))  # the clock of these tests
+    with Store.open(tmp_path / "s.duckdb") as store:
+        for _ in range(3):
+            reading = Reading(store, tmp_path)
+            reading.go_on()
+            reading.end()
+        with log.open("ab") as file:
+            file.write(b"".join(expired[3:]))
+        os.utime(log, (1.8e9, 1.8e9))
+        reading = Reading(store, tmp_path)
+        reading.go_on()
+        track = reading.intake.streams()[0].pipeline.tracks()[0]
+        assert list(track.window.events[EventKind.KV_EXPIRED]) == [START_S + 900.0 + n for n in range(5)]
+        reading.end()
+        store.transact([("DELETE FROM memories", [])])
+        again = Reading(store, tmp_path)
+        again.go_on()
+        assert len(again.intake.streams()[0].pipeline.tracks()[0].window.events[EventKind.KV_EXPIRED]) == 5
+        again.end()
+
+
+def test_a_folder_of_wildcards_that_may_not_be_read_is_told_and_is_no_silence(tmp_path: Path) -> None:
+    logs, real = tmp_path / "logs", os.geteuid()
+    logs.mkdir()
+    (logs / "a.log").write_bytes(lines(50, 1))
+    with Store.open(tmp_path / "s.duckdb") as store:
+        reading = Reading(store, logs)
+        reading.go_on()
+        reading.end()
+        for folder in (tmp_path, *tmp_path.parents):
+            if folder != Path("/") and folder.stat().st_uid == real:
+                folder.chmod(folder.stat().st_mode | 0o011)
+        logs.chmod(0o000)
+        again = Reading(store, logs)
+        os.seteuid(65534 if real == 0 else real)  # root may read everything
+        try:
+            for _ in range(4):
+                again.now_s += 10.0
+                again.intake.poll(again.now_s, 1.8e9)
+        finally:
+            os.seteuid(real)
+        (health,) = again.intake.health()
+        assert (health.log, health.state) == (str(logs), "unreadable")
+        assert "kvlogd's user" in health.mend
+        (feed,) = again.intake.feeds
+        assert feed.blind() == {"chat/a.log"}
+        logs.chmod(0o755)
+        again.go_on()
+        assert [health.state for health in again.intake.health()] == ["reading"]
+        assert feed.blind() == set()
+        again.end()
+
+
+@pytest.mark.parametrize("time", ["9999-12-31T23:59:59.9Z", "9999-12-31T23:59:59-14:00"])
+def test_a_time_at_the_end_of_the_calendar_does_not_keep_the_daemon_from_starting(tmp_path: Path, time: str) -> None:
+    log = tmp_path / "a.log"
+    stop = json.dumps({"log": "(APIServer pid=1) INFO:     Shutting down\n", "stream": "stdout", "time": time})
+    log.write_bytes(lines(20, 1) + stop.encode() + b"\n")
+    os.utime(log, (1.8e9, 1.8e9))
+    with Store.open(tmp_path / "s.duckdb") as store:
+        for _ in range(2):
+            reading = Reading(store, tmp_path)
+            reading.go_on()
+            reading.end()
+        with log.open("ab") as file:
+            file.write(lines(21, 1)[len(lines(20, 1)) :])
+        os.utime(log, (1.8e9, 1.8e9))
+        again = Reading(store, tmp_path)
+        again.go_on()
+        (stream,) = again.intake.streams()
+        assert stream.pipeline.now_s == START_S + 200.0
+        again.end()
+        assert store.read("SELECT count(*) FROM samples") == [(21,)]
+
+
+def wrapped(text: str, *, cri: bool, is_part: bool = False) -> bytes:
+    """Return a line as docker or a kubelet writes it."""
+    at = "2026-11-29T14:00:00.000000000Z"
+    if cri:
+        return f"{at} stdout {'P' if is_part else 'F'} {text}\n".encode()
+    entry = {"log": text if is_part else f"{text}\n", "stream": "stdout", "time": at}
+    return json.dumps(entry).encode() + b"\n"
+
+
+@pytest.mark.parametrize("cri", [False, True], ids=["docker", "kubelet"])
+def test_the_rest_of_a_line_whose_begin_was_read_before_a_restart_is_no_line(tmp_path: Path, cri: bool) -> None:
+    log = tmp_path / "a.log"
+    known = [line_of(record(10.0 * n, running=1)).decode() for n in range(100)]
+    begin = logged("Received request: " + "a" * 15_000, 15.0).decode()
+    log.write_bytes(b"".join(wrapped(text, cri=cri) for text in known[:2]) + wrapped(begin, cri=cri, is_part=True))
+    with Store.open(tmp_path / "s.duckdb") as store:
+        reading = Reading(store, tmp_path)
+        reading.go_on()
+        reading.end()
+        with log.open("ab") as file:
+            # what somebody asked for: a line of vLLM's, right where docker cuts
+            file.write(wrapped(known[99], cri=cri, is_part=True) + wrapped(known[98], cri=cri))
+            file.write(wrapped(known[2], cri=cri))
+        again = Reading(store, tmp_path)
+        again.go_on()
+        again.end()
+        found = store.read("SELECT epoch(max(ts)), count(*) FROM samples")
+        assert found == [(START_S + 20.0, 3)]
+        assert [gap.reason for gap in store.gaps()] == ["cut_line"]

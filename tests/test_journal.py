@@ -309,6 +309,19 @@ def test_a_unit_that_is_silent_is_looked_at_ever_more_seldom(fake: FakeJournal, 
     assert ours.gaps == []
 
 
+def test_a_unit_that_speaks_after_the_clock_was_set_back_did_not_hang(fake: FakeJournal, opened: list[Journal]) -> None:
+    fake.write(3)
+    ours = reader(fake, opened).rest()
+    lives = len(fake.calls())
+    ours.now_s += journal.SILENT_S
+    ours.wall_s += journal.SILENT_S
+    until_lives(ours, fake, lives + 2).rest()
+    ours.wall_s = START_US / 1e6 + 3.0
+    fake.write(2)
+    assert ours.until_lines(5).numbers == [0, 1, 2, 3, 4]
+    assert ours.tailer.health() == [Health("chat", "reading", None)]
+
+
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_close_ends_the_child_within_a_second(fake: FakeJournal, opened: list[Journal], stubborn: bool) -> None:
     if stubborn:

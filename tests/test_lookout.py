@@ -39,6 +39,8 @@ class Seat:
         self.setup = Setup(Config(**config), RULES)
         self.lookout = Lookout(self.setup, Voice(self.said, for_journal=False), machine.procfs)
         self.now_s = 0.0
+        self.ahead_s = 0.0
+        """By how much the host's clock was set forward."""
         self.pipeline = Pipeline("chat", Ids(), RULES)
         for index in (0, 1):
             self.pipeline.take([Stats(T0, 100, index, None, 1.0, 1.0, 1, 0, 0.1)])
@@ -46,7 +48,7 @@ class Seat:
         self.lookout.begin(self.store, T0)
 
     def look(self) -> None:
-        self.lookout.poll(self.now_s, T0 + self.now_s, [self.pipeline])
+        self.lookout.poll(self.now_s, T0 + self.ahead_s + self.now_s, [self.pipeline])
 
     def until(self, holds: Callable[[], object]) -> None:
         def looked() -> object:
@@ -362,6 +364,20 @@ def test_a_gpu_that_was_taken_out_is_expected_for_a_day(tmp_path: Path, host: Ho
     assert [gpu.state for gpu in seat.lookout.gpus()] == ["ok"]
     assert seat.said.getvalue().count("gpu 1: not listed for a day: expected no more") == 1
     assert "gpu 1: in order again" not in seat.said.getvalue()
+    seat.close()
+
+
+def test_a_clock_that_was_set_forward_by_days_takes_no_gpu_out(tmp_path: Path, host: Host, driver: Driver) -> None:
+    seat = fired(tmp_path, host, driver)
+    driver.set(count=1)
+    seat.now_s += 30
+    seat.reading()
+    seat.ahead_s = 3 * 86_400.0
+    for _ in range(3):
+        seat.now_s += 30
+        seat.reading()
+    assert ends(seat) == []
+    assert [gpu.state for gpu in seat.lookout.gpus()] == ["ok", "absent"]
     seat.close()
 
 

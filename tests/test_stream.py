@@ -110,3 +110,18 @@ def test_what_was_read_counts_although_the_log_cannot_be_seen_any_more() -> None
     assert not found.is_settled
     assert ends(found) == [200]
     assert found.is_settled
+
+
+def test_after_the_clock_was_set_back_no_silence_is_seen_where_records_come() -> None:
+    found = stream()
+    for number in range(30):
+        found.take(piece(line(number), number), 10.0 * number, START_S)
+    found.caught_up(300.0)
+    # an hour back, and a long prefill: its record shows no throughput
+    back = b"".join(line(number - 360) for number in range(30, 33))
+    found.take(piece(back, 40), 330.0, START_S)
+    found.take(piece(line_of(record(-3270.0, running=1)) + b"\n", 41), 340.0, START_S)
+    found.rest(345.0)
+    found.take(piece(line(34 - 360), 42), 350.0, START_S)
+    assert found.pipeline.now_s == START_S - 3260.0
+    assert found.harvest().harvest.alert_events == []
