@@ -41,12 +41,15 @@ class Part(NamedTuple):
     """Records in which requests ran and no token came."""
     hit_rate: float
     """At the end."""
+    idle_usage: float | None
+    """The least with nothing running or waiting; None where that was never so."""
 
 
 def part_of(records: Sequence[Stats]) -> Part:
     """Return the part that some consecutive records make (at least one)."""
     columns = list(zip(*records, strict=True))
     prompts, generated, counts, waiting, usages = columns[PROMPTS : PROMPTS + 5]
+    idle = [usage for usage, count, queued in zip(usages, counts, waiting, strict=True) if not (count or queued)]
     halted = generated.count(0.0)
     if halted:
         halted = sum([tps == 0.0 and count > 0 for tps, count in zip(generated, counts, strict=True)])
@@ -65,6 +68,7 @@ def part_of(records: Sequence[Stats]) -> Part:
         max(usages),
         halted,
         records[-1].prefix_hit_rate or 0.0,
+        min(idle, default=None),
     )
 
 
@@ -72,7 +76,8 @@ def joined(parts: Sequence[Part]) -> Part:
     """Return several consecutive parts as one."""
     columns = list(zip(*parts, strict=True))
     sums = [sum(column) for column in columns[2:10]]
-    ends = [min(columns[10]), max(columns[11]), sum(columns[12]), parts[-1].hit_rate]
+    idle = min([usage for usage in columns[14] if usage is not None], default=None)
+    ends = [min(columns[10]), max(columns[11]), sum(columns[12]), parts[-1].hit_rate, idle]
     return Part._make([parts[0].start_s, parts[-1].end_s, *sums, *ends])
 
 

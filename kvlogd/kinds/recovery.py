@@ -2,10 +2,10 @@
 
 Each life of the engine is kept as twelve parts of its first quarter and twelve of its last. The last parts are held
 against the first ones of all lives kept (four and the present one), and only against those with as many running and
-as many prompts: a life degraded when it ended with 10 points more of the pool in use and that in its every record, or
-with tokens 15 % slower. It was cured when the next life began without. Two such lives, or one and the present life on
-the same way, make a finding; three where it is mild, below 1.5 times that. So do two lives in a row, of about the
-same length, that died or stood still at the end.
+as many prompts; where no load compares, idle against idle. A life degraded when it ended with 10 points more of the
+pool in use and that in its every record, or with tokens 15 % slower. It was cured when the next life began without.
+Two such lives, or one and the present life on the same way, make a finding; three where it is mild, below 1.5 times
+that. So do two lives in a row, of about the same length, that died or stood still at the end.
 Cannot see: lives of fewer than 40 records; a cure by something else than a restart; restarts that leave no trace.
 """
 
@@ -108,7 +108,8 @@ class Recovery:
             )
         found = self._failures(window.past, window.run.started_s)
         compared = False
-        for ailment, enough in ((POOL, self._params.lost), (PACE, self._params.slower)):
+        pool = LEASED if window.has_connector else POOL
+        for ailment, enough in ((pool, self._params.lost), (PACE, self._params.slower)):
             one = self._teeth(ailment, enough, window.past, now)
             compared |= one is not None
             found = one if isinstance(one, Finding) else found
@@ -194,6 +195,16 @@ def lost_share(stale: Sequence[Part], fresh: Sequence[Part]) -> float | None:
     return shift if least >= HALF * shift else 0.0
 
 
+def held_share(stale: Sequence[Part], fresh: Sequence[Part]) -> float | None:
+    """Return how much more of the pool is in use, also by what an idle engine holds at least."""
+    lost = lost_share(stale, fresh)
+    if lost is not None:
+        return lost
+    late = [part.idle_usage for part in stale if part.idle_usage is not None]
+    early = [part.idle_usage for part in fresh if part.idle_usage is not None]
+    return min(late) - min(early) if min(len(late), len(early)) >= LEAST_SHIFTS else None
+
+
 def _pool_cured(size: float, life: PastLife, following: PastLife) -> bool:
     least = min([part.least_usage for part in life.stale])
     return min([part.least_usage for part in following.fresh]) < least - HALF * size
@@ -222,5 +233,7 @@ def _rows(parts: Sequence[Part]) -> list[Row]:
     return [row for row in rows if row is not None]
 
 
-POOL = Ailment("lost", lost_share, _pool_cured)
+POOL = Ailment("lost", held_share, _pool_cured)
+LEASED = POOL._replace(measure=lost_share)
+"""Where a KV connector may lease blocks, an idle engine may hold some."""
 PACE = Ailment("slower", slower_share, _pace_cured)
