@@ -116,7 +116,7 @@ class Feed:
             behind = {health.log for health in found if health.behind_bytes}
             blind = self._tailer.blind({stream.log for stream in due})
             for stream in due:
-                if stream.log in blind:
+                if stream.log in blind or not (self.scraper or self._tailer.has_seen(stream.log)):
                     stream.hold(now_s)
                 elif stream.log not in behind:
                     stream.rest(now_s)

@@ -136,6 +136,10 @@ class Journal:
         """Return all of these logs while the journal cannot be read."""
         return set() if self.health()[0].state in SEEING else set(logs)
 
+    def has_seen(self, log: str) -> bool:
+        """Return True: the journal is always there."""
+        return True
+
     def close(self) -> None:
         """End the child, within a second."""
         for child in (self._child, self._left):

@@ -63,6 +63,10 @@ class Tailer(Protocol):
         """Return which of these logs it cannot see now: that they say nothing is not their silence."""
         ...
 
+    def has_seen(self, log: str) -> bool:
+        """Return whether this log has been there since the start: no file, no silence."""
+        ...
+
     def close(self) -> None:
         """Let go of files and children. What was handed out and not committed is read again next time."""
         ...

@@ -98,6 +98,7 @@ class Tail:
         self._troubles: dict[Path, str] = {}
         self._skipped: dict[Path, str] = {}
         """What a wildcard matched that is no log; why."""
+        self._seen: set[str] = set()
         self._blind: set[str] = set()
         """Folders and logs of which not everything can be seen now."""
 
@@ -161,6 +162,13 @@ class Tail:
 
         return {log for log in logs if is_blind(log)}
 
+    def has_seen(self, log: str) -> bool:
+        """Return whether a file of this log has been there since the start.
+
+        One of which none was may have been taken out of the config, or away with its server.
+        """
+        return log in self._seen
+
     def close(self) -> None:
         """Let go of all files."""
         for trail in self._trails.values():
@@ -207,6 +215,7 @@ class Tail:
                 return
             name = self._named(Path(base))
             trail = self._trails[base] = Trail(name, self._places.pop(name, ()), self._descriptors)
+            self._seen.add(name)
         is_whole = base not in self._blind and os.path.dirname(base) not in self._blind  # noqa: PTH120
         self._troubles |= trail.reconcile(candidates, wall_s, is_whole=is_whole)
         if is_whole and not candidates and trail.is_over:

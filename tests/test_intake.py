@@ -290,6 +290,28 @@ def test_a_folder_of_wildcards_that_may_not_be_read_is_told_and_is_no_silence(tm
         again.end()
 
 
+@pytest.mark.parametrize("moved", [False, True], ids=["its file is there", "no pattern names it any more"])
+def test_after_a_restart_only_a_log_that_is_there_is_silent(tmp_path: Path, moved: bool) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        folder.mkdir()
+    (old / "a.log").write_bytes(lines(50, 1))
+    (new / "b.log").write_bytes(lines(50, 2))
+    for log in (old / "a.log", new / "b.log"):
+        os.utime(log, (1.8e9, 1.8e9))
+    with Store.open(tmp_path / "s.duckdb") as store:
+        reading = Reading(store, old)
+        reading.go_on()
+        reading.end()
+        again = Reading(store, new if moved else old)
+        again.go_on(300.0)
+        again.go_on()
+        (stream,) = [one for one in again.intake.streams() if one.log == "chat/a.log"]
+        silent_s = (stream.pipeline.now_s or 0.0) - (START_S + 490.0)
+        assert silent_s == pytest.approx(0.0 if moved else 330.0, abs=60.0)
+        again.end()
+
+
 @pytest.mark.parametrize("time", ["9999-12-31T23:59:59.9Z", "9999-12-31T23:59:59-14:00"])
 def test_a_time_at_the_end_of_the_calendar_does_not_keep_the_daemon_from_starting(tmp_path: Path, time: str) -> None:
     log = tmp_path / "a.log"
