@@ -108,7 +108,7 @@ class Pipeline:
             self._close_ended(at_s)
         if life is None:
             return False
-        track = self._tracks.get(life.run.run_id) or self._open(life, is_logged=False)
+        track = self._tracks.get(life.run.run_id) or self._open(life)
         track.window.run = life.run
         track.window.scraped(scrape, at_s)
         self._scrapes.append((life.engine.engine_id, life.run.run_id, scrape))
@@ -305,6 +305,7 @@ class Pipeline:
 
     def _stats(self, stats: Stats) -> None:
         at_s = stats.ts_s
+        self.window.requests_unseen = 0  # those before it have no time of their own: no silence lies behind them
         if self.now_s is not None and at_s < self.now_s - JITTER_S:
             self._step_back(at_s)
         if self.now_s is None or at_s >= self.next_tick_s or self._undated_stops:
@@ -330,7 +331,7 @@ class Pipeline:
         self._samples.append(stats)
         self._sample_runs.append(life.run.run_id)
         self.window.stats_lines += 1
-        self.window.requests_unseen = 0
+        self.window.stats_off_s = self.window.ready_s = None  # the log is not blind
         if window.evidence != evidence:
             self._judge(track.bench, window, at_s)
 
@@ -348,7 +349,7 @@ class Pipeline:
             self._open(track.life)
         return True
 
-    def _open(self, life: Life, *, is_logged: bool = True) -> Track:
+    def _open(self, life: Life) -> Track:
         window = Window(life.run)
         window.peers = self.window.engines
         window.peers[life.run.run_id] = window
@@ -358,8 +359,6 @@ class Pipeline:
         going_on = self._going_on.pop(life.engine.label, ())
         bench = old.bench.renewed() if old is not None else Bench.of_engine(self._rules, life, going_on)
         track = self._tracks[life.run.run_id] = Track(life, window, bench)
-        if is_logged:  # the log is not blind
-            self.window.stats_off_s = self.window.ready_s = None
         self.runs_seen.add((life.engine.engine_id, life.run.run_id))
         return track
 

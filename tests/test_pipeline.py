@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kvlogd.engines import Ids
 from kvlogd.harvest import Harvest
-from kvlogd.model import AlertState, Event, EventKind, Stats
+from kvlogd.model import AlertState, Event, EventKind, Scrape, Stats
 from kvlogd.pipeline import QUIET_END_S, UNSTORED, Pipeline
 from kvlogd.rules import Rule, load_rules, shipped_folder
 from tests.lines import START_S, record
@@ -293,6 +293,24 @@ def test_statistics_that_are_off_are_found() -> None:
 def test_records_end_blindness() -> None:
     found = [event(EventKind.STATS_DISABLED, 0), event(EventKind.RESET_OK, 500)]
     assert told(taken([*found, busy(600), busy(640)]))[-1] == ("data-source", "resolved", 630.0)
+
+
+def test_requests_before_a_record_are_not_blindness() -> None:
+    requests = [event(EventKind.REQUEST)] * 25
+    start = [event(EventKind.BANNER, 0), event(EventKind.SERVER_READY, 10)]
+    assert told(taken([*start, *requests, busy(3600), busy(3610)])) == []  # the first ones, an hour after the start
+
+
+def test_a_run_that_metrics_told_of_first_is_not_blind_either() -> None:
+    requests = [event(EventKind.REQUEST)] * 25
+    pipeline = new_pipeline()
+    pipeline.take([event(EventKind.BANNER, 0), event(EventKind.SERVER_READY, 10)])
+    pipeline.scraped(Scrape(START_S + 20, 0, None, 0.0, 0, 0))
+    for at_s in (60.0, 600.0):
+        pipeline.take([*requests, busy(at_s)])
+        pipeline.take(requests)
+        pipeline.advance(START_S + at_s + 60)
+    assert told(pipeline.harvest()) == []
 
 
 @pytest.mark.parametrize(
