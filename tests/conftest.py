@@ -1,5 +1,6 @@
 """What all tests share: none asserts how fast it is, for a loaded machine must not fail one; and two stand-in GPUs."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from tests.nvml.driver import Driver
 
 settings.register_profile("kvlogd", deadline=None)
 settings.load_profile("kvlogd")
+# what is begun in the background of a script ignores ^C, and so would all that it begins
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
