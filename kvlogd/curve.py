@@ -12,6 +12,7 @@ from itertools import pairwise
 from math import log, sqrt
 from typing import NamedTuple, TypeVar
 
+from kvlogd.grain import Grain, grain_of
 from kvlogd.model import Stats
 
 FULL = 0.97
@@ -73,6 +74,7 @@ class Block(NamedTuple):
     """The pool was full or a queue stood: usage does not tell what the load asks for."""
     most_prompt_tokens: float
     """In one record."""
+    grain: Grain
 
 
 def load_bin(running: int) -> int:
@@ -116,6 +118,7 @@ def block_of(records: Sequence[Stats], interval_s: float) -> Block:
         1.0 - prompts.count(0.0) / n,
         max(usages) >= FULL or sum([record.waiting > 0 for record in records]) > 0.1 * n,
         max(prompts) * interval_s,
+        grain_of(usages, prompts),
     )
 
 
@@ -192,6 +195,8 @@ class Stretch(NamedTuple):
     pace: float
     """Tokens that each running request generates a block."""
     prompted: float
+    grains: Sequence[Grain]
+    """Of each of its blocks."""
 
 
 def stretch_of(blocks: Sequence[Block], least_rows: int, short: bool, wanted: Collection[int] = ()) -> Stretch:
@@ -211,6 +216,7 @@ def stretch_of(blocks: Sequence[Block], least_rows: int, short: bool, wanted: Co
         prompt / len(blocks),
         sum([block.tokens_each for block in blocks]) / len(blocks),
         sum([block.prompted for block in blocks]) / len(blocks),
+        [block.grain for block in blocks],
     )
 
 
