@@ -9,7 +9,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from kvlogd.curve import Block, Shift, Stretch
-from kvlogd.grain import Grain, growth_between
+from kvlogd.grain import Grain, Growth, growth_between
 
 GRADUAL = 0.35
 """The middle half of the rise must take at least this share of the stretch."""
@@ -109,12 +109,15 @@ def came_at_once(balance: Sequence[Balance], since_s: float, tokens: float) -> b
 
 def sure(shift: Shift, reference: Stretch, now: Stretch, past: Sequence[Grain]) -> bool:
     """Return whether the shift is beyond its error and uniform over the loads."""
+    growth = growth_between(past, now.grains)
     if shift.bins > 2 and shift.intercept >= 5 * shift.error:
+        if growth is not None and growth.is_seen and shift.mean <= growth.most * shift.before:
+            return False
         if abs((now.hit_rate or 0.0) - (reference.hit_rate or 0.0)) > 2 * SAME_HITS:
             return False
         return shift.smallest >= 0.25 * shift.shift and shift.intercept <= 2.5 * shift.mean
     tells = shift.bins > 2 and shift.highest_running >= 1.3 * shift.lowest_running and 2 * shift.error < shift.mean
-    return flat(shift, reference, now, longer(past, now), tilts=tells)
+    return flat(shift, reference, now, granted(growth), tilts=tells)
 
 
 def flat(shift: Shift, reference: Stretch, now: Stretch, most: float | None, *, tilts: bool) -> bool:
@@ -144,9 +147,8 @@ def flat(shift: Shift, reference: Stretch, now: Stretch, most: float | None, *, 
     return abs(now.hit_rate - reference.hit_rate) <= SAME_HITS
 
 
-def longer(past: Sequence[Grain], now: Stretch) -> float | None:
+def granted(growth: Growth | None) -> float | None:
     """Return by what share of their usage requests may have grown unseen while their mix and rate stay the same."""
-    growth = growth_between(past, now.grains)
     if growth is None:
         return None
     return max(LONGER_AT_LEAST, growth.most if growth.is_seen else min(LONGER, growth.most))

@@ -22,7 +22,7 @@ SLACK = 1.5
 """Sizes that are cut off at a longest request grow coarser more slowly than they grow."""
 DEVIATIONS = 3.0
 """How many standard errors further the requests may have grown than they seem to have."""
-SEEN = 2.0
+SEEN = 2.5
 """How many standard errors are more than noise."""
 
 
@@ -30,8 +30,7 @@ class Grain(NamedTuple):
     """Of one block, as natural logarithms; None where its records are too few or too fine to tell."""
 
     prompts: float | None
-    both: float | None
-    """The mean of what prompts and usage tell."""
+    usage: float | None
 
 
 class Growth(NamedTuple):
@@ -50,8 +49,7 @@ def grain_of(usages: Sequence[float], prompts: Sequence[float]) -> Grain:
     if rate <= 0.0 or by_prompts <= 0.0:
         return Grain(None, None)
     by_usage = _half_square_step(usages)
-    told = log(by_prompts / rate)
-    return Grain(told, (told + log(by_usage / rate)) / 2 if by_usage >= COARSER_THAN_PRINT**2 / 2 else None)
+    return Grain(log(by_prompts / rate), log(by_usage / rate) if by_usage >= COARSER_THAN_PRINT**2 / 2 else None)
 
 
 def _half_square_step(values: Sequence[float]) -> float:
@@ -59,10 +57,28 @@ def _half_square_step(values: Sequence[float]) -> float:
 
 
 def growth_between(before: Sequence[Grain], now: Sequence[Grain]) -> Growth | None:
-    """Return by how much requests are longer than before; None where nothing tells."""
-    earlier, later = _told([grain.both for grain in before]), _told([grain.both for grain in now])
-    if not earlier or not later:
-        earlier, later = _told([grain.prompts for grain in before]), _told([grain.prompts for grain in now])
+    """Return by how much requests are longer than before; None where nothing tells.
+
+    Prompts and usage together tell most sharply; longer answers alone stand in the usage only.
+    """
+    prompts = _growth(_told([grain.prompts for grain in before]), _told([grain.prompts for grain in now]))
+    usage = _growth(_told([grain.usage for grain in before]), _told([grain.usage for grain in now]))
+    if prompts is None or usage is None:
+        return prompts
+    both = _growth(_told([_mean(grain) for grain in before]), _told([_mean(grain) for grain in now]))
+    return max([one for one in (prompts, usage) if one.is_seen], default=both)
+
+
+def _mean(grain: Grain) -> float | None:
+    return None if grain.prompts is None or grain.usage is None else (grain.prompts + grain.usage) / 2
+
+
+def _told(grains: Sequence[float | None]) -> list[float]:
+    told = [grain for grain in grains if grain is not None]
+    return told if len(told) >= TELLS * len(grains) else []
+
+
+def _growth(earlier: Sequence[float], later: Sequence[float]) -> Growth | None:
     if len(earlier) < LEAST_BLOCKS or not later:
         return None
     # few blocks do not know their own spread: that of the earlier ones holds for both
@@ -73,8 +89,3 @@ def growth_between(before: Sequence[Grain], now: Sequence[Grain]) -> Growth | No
     # in much smaller lumps come others too, and nobody knows how long those are
     grown = abs(step) if step < -DEVIATIONS * error else max(0.0, step)
     return Growth(exp(SLACK * grown + DEVIATIONS * error) - 1.0, grown > SEEN * error)
-
-
-def _told(grains: Sequence[float | None]) -> list[float]:
-    told = [grain for grain in grains if grain is not None]
-    return told if len(told) >= TELLS * len(grains) else []

@@ -29,14 +29,14 @@ from kvlogd.gates import (
     balance_of,
     came_at_once,
     gradual,
+    granted,
     last_below,
-    longer,
     paid,
     request_noise,
     sure,
     turnovers_of,
 )
-from kvlogd.grain import Grain
+from kvlogd.grain import Grain, growth_between
 from kvlogd.model import Stats
 
 
@@ -297,7 +297,7 @@ def _is_light(shift: Shift, now: Stretch, state: _RungState, level: _LevelState)
         return False
     if state.rung.wary is None or level.seen <= state.rung.wary:
         return True
-    most = longer(level.before(now.start_s), now)
+    most = granted(growth_between(level.before(now.start_s), now.grains))
     return most is not None and shift.mean > most * shift.before
 
 

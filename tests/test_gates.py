@@ -4,9 +4,9 @@ from collections import deque
 
 import pytest
 
-from kvlogd.curve import Shift, Stretch
-from kvlogd.gates import Balance, came_at_once, last_below, longer, paid, request_noise
-from kvlogd.grain import Grain
+from kvlogd.curve import Shift
+from kvlogd.gates import Balance, came_at_once, granted, last_below, paid, request_noise
+from kvlogd.grain import Growth
 
 
 def shift(mean: float, before: float, running: float) -> Shift:
@@ -47,30 +47,18 @@ def test_a_request_holds_no_more_than_the_longest_one_may() -> None:
     assert not paid(balance, 0.0, 10_000, 6_000)
 
 
-def stretch(level: float, blocks: int) -> Stretch:
-    """Return a stretch whose blocks lie evenly around a level of coarseness."""
-    grains = [Grain(level + 0.1 * (-1) ** i, None) for i in range(blocks)]
-    return Stretch(0.0, 1.0, {}, 0.2, 0.0, 0.0, 0.3, 1000.0, 100.0, 10.0, 1.0, grains)
-
-
 @pytest.mark.parametrize(
-    ("past", "level", "blocks", "low", "high"),
+    ("growth", "share"),
     [
-        (36, 0.0, 36, 0.10, 0.10),  # nothing has changed, and many blocks say so
-        (36, 0.0, 4, 0.15, 0.20),  # few blocks: less sure
-        (6, 0.02, 1, 0.35, 0.35),  # not sure at all: no more than what is granted anyway
-        (36, 0.5, 36, 1.1, 1.4),  # they have grown
-        (36, -0.5, 36, 1.1, 1.4),  # others have come
+        (Growth(0.05, False), 0.1),  # nothing grew, and that is sure
+        (Growth(0.2, False), 0.2),
+        (Growth(0.9, False), 0.35),  # not sure at all: no more than what is granted anyway
+        (Growth(0.9, True), 0.9),
+        (None, None),
     ],
 )
-def test_by_what_share_requests_may_have_grown(past: int, level: float, blocks: int, low: float, high: float) -> None:
-    told = longer(stretch(0.0, past).grains, stretch(level, blocks))
-    assert told is not None
-    assert low <= told <= high
-
-
-def test_without_enough_of_a_past_nothing_tells() -> None:
-    assert longer(stretch(0.0, 5).grains, stretch(0.0, 36)) is None
+def test_by_what_share_requests_may_have_grown(growth: Growth | None, share: float | None) -> None:
+    assert granted(growth) == share
 
 
 def test_last_below_looks_from_the_end() -> None:

@@ -40,6 +40,15 @@ def test_lost_blocks_leave_the_lumps_as_they_were(seed: int) -> None:
     assert growth.most < 0.35
 
 
+def test_longer_answers_alone_show_in_the_usage() -> None:
+    few = [Grain(0.1 * (-1) ** i, 0.1 * (-1) ** i) for i in range(36)]
+    many = [grain._replace(usage=(grain.usage or 0.0) + 0.4) for grain in few]
+    growth = growth_between(few, many)
+    assert growth is not None
+    assert growth.is_seen
+    assert growth.most > 0.7
+
+
 def test_more_blocks_tell_more_sharply() -> None:
     rows = list(closed_loop(8640))
     few, many = (growth_between(*halves(rows[:count])) for count in (720, 8640))
@@ -59,7 +68,7 @@ def test_a_usage_finer_than_it_is_printed_leaves_the_prompts_to_tell() -> None:
     grain = grain_of([0.1, 0.101, 0.1, 0.101], [10.0, 30.0, 10.0, 30.0])
     assert grain == Grain(log(200.0 / 20.0), None)
     coarse = grain_of([0.1, 0.2, 0.1, 0.2], [10.0, 30.0, 10.0, 30.0])
-    assert coarse.both == pytest.approx((log(10.0) + log(0.005 / 20.0)) / 2)
+    assert tuple(coarse) == (pytest.approx(log(10.0)), pytest.approx(log(0.005 / 20.0)))
 
 
 @pytest.mark.parametrize("prompts", [[0.0, 0.0], [5.0, 5.0], [5.0]])
