@@ -27,6 +27,8 @@ NEAR = 6.0
 """Spells nearer than so many records are one: their usage hangs together."""
 NOISY_S = 86400.0
 """Where idle usage falls by itself (delayed frees) it follows the traffic, and only a whole day tells."""
+TREND_FREE = 1.5
+"""By how much the noise may be more than what the steps between neighbouring blocks show."""
 KEPT = 400
 """Spells that are remembered of a whole run, evenly thinned out."""
 _BINS = [min(r, 8) if r <= 8 else min(43, 8 + int(log(r / 8) / log(1.15))) for r in range(4096)]
@@ -166,7 +168,10 @@ def _point(cells: list[Cell], short: bool) -> Point:
     if short:
         noise = median(sorted(columns[2]))
         return Point(usage, max(noise, 0.0005) * 1.25 / sqrt(max(1.0, sum(columns[3]) / 2)), running)
+    # a fast leak spreads a stretch as well; the steps from block to block know nothing of that
+    steps = sorted([abs(b - a) for a, b in pairwise(columns[0])])
     spread = median(sorted([abs(u - usage) for u in usages]))
+    spread = min(spread, TREND_FREE * median(steps)) if steps else spread
     # blocks next to each other are not independent: half of them count
     return Point(usage, max(1.4826 * spread, 0.0005) * 1.25 / sqrt(max(1.0, n / 2)), running)
 

@@ -182,6 +182,6 @@ def test_at_one_load_only_more_than_requests_can_grow_unseen_counts(lost: float,
 
 def test_a_hit_rate_that_moves_says_that_prompts_changed() -> None:
     rows = (
-        s._replace(prefix_hit_rate=0.2 if i < 1500 else 0.6) for i, s in enumerate(traffic(3000, leaking, hit_rate=0.2))
+        s._replace(prefix_hit_rate=0.2 if i < 1000 else 0.6) for i, s in enumerate(traffic(3000, leaking, hit_rate=0.2))
     )
     assert first_fire(rows) is None
