@@ -162,6 +162,16 @@ def last_below(history: Sequence[tuple[float, float]], level: float) -> float | 
     return None
 
 
+def came_and_went(history: Sequence[tuple[float, float]], shift: float) -> bool:
+    """Return whether there has been a good part of a shift before, and no more of it later: no leak gives back."""
+    was_there = False
+    for _, seen in history:
+        if was_there and seen < 0.25 * shift:
+            return True
+        was_there = was_there or seen >= 0.5 * shift
+    return False
+
+
 def gradual(
     history: Sequence[tuple[float, float]], shift: float, quarter_s: float | None, length_s: float, *, jumps: bool
 ) -> bool:

@@ -27,6 +27,7 @@ from kvlogd.gates import (
     Balance,
     Size,
     balance_of,
+    came_and_went,
     came_at_once,
     gradual,
     granted,
@@ -51,8 +52,9 @@ class Rung(NamedTuple):
     young: int | None = None
     """Compared only while the run has at most this many blocks: later a short stretch is only the day's weather."""
     wary: int | None = None
-    """Short enough for some huge requests to outlast it: their pace must not have fallen. And once the run has more
-    blocks than this, its records must show that the requests are as long as they were."""
+    """Short enough for some huge requests to outlast it: their pace must not have fallen, and no such shift may have
+    come and gone over the shortest stretch. Once the run has more blocks than this, its records must show that the
+    requests are as long as they were."""
 
 
 class Level(NamedTuple):
@@ -260,6 +262,8 @@ def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, siz
     if turnovers is not None and shift.mean < 3 * request_noise(shift, turnovers):
         return None
     if rung.wary is not None and not _is_light(shift, now, state, level):
+        return None
+    if came_and_went(state.history if rung.wary is None else level.rungs[0].history, shift.shift):
         return None
     quarter_s = last_below(state.history, 0.25 * shift.shift)
     length_s = now.end_s - now.start_s

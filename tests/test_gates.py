@@ -5,7 +5,7 @@ from collections import deque
 import pytest
 
 from kvlogd.curve import Shift
-from kvlogd.gates import Balance, came_at_once, granted, last_below, paid, request_noise
+from kvlogd.gates import Balance, came_and_went, came_at_once, granted, last_below, paid, request_noise
 from kvlogd.grain import Growth
 
 
@@ -59,6 +59,12 @@ def test_a_request_holds_no_more_than_the_longest_one_may() -> None:
 )
 def test_by_what_share_requests_may_have_grown(growth: Growth | None, share: float | None) -> None:
     assert granted(growth) == share
+
+
+def test_what_came_and_went_before_is_told_from_what_stays() -> None:
+    assert came_and_went([(0.0, 0.0), (1.0, 0.15), (2.0, 0.0), (3.0, 0.3)], 0.3)
+    assert not came_and_went([(0.0, 0.0), (1.0, 0.1), (2.0, 0.0), (3.0, 0.3)], 0.3)
+    assert not came_and_went([(0.0, 0.0), (1.0, 0.15), (2.0, 0.1), (3.0, 0.3)], 0.3)
 
 
 def test_last_below_looks_from_the_end() -> None:

@@ -138,6 +138,8 @@ class Stream(NamedTuple):
     keeps_pid: bool
     """In a container each life of the process is pid 1."""
     kv_connector: bool
+    longest_tokens: int
+    """As vLLM is told: of one request, its prompt and its answer."""
     ticks: Sequence[Tick]
 
     @property

@@ -9,7 +9,6 @@ from bench.traces.plan import BLOCK_TOKENS
 START = datetime(2026, 3, 1, 0, 0, 3, tzinfo=UTC)
 START_S = START.timestamp()
 FIRST_PID = 4319
-LONGEST_CONTEXT = 32768
 
 
 def lines(stream: Stream) -> Iterator[str]:
@@ -64,17 +63,18 @@ def _start(stream: Stream, life: int, at_s: float) -> Iterator[str]:
     core = f"(EngineCore pid={_pid(stream, life) + 20}) INFO {stamp(at_s)}"
     transfer = ", 'kv_transfer_config': KVTransferConfig(kv_connector='NixlConnector')" if stream.kv_connector else ""
     yield f"{server} [api_utils.py:347]  ▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.32.0"
-    args = f"{{'model': 'bench/model', 'max_model_len': {LONGEST_CONTEXT}{transfer}}}"
+    longest = stream.longest_tokens
+    args = f"{{'model': 'bench/model', 'max_model_len': {longest}{transfer}}}"
     yield f"{server} [api_utils.py:286] non-default args: {args}"
     yield (
         f"{core} [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='bench/model', "
-        f"max_seq_len={LONGEST_CONTEXT}"
+        f"max_seq_len={longest}"
     )
     if stream.tells_pool:
         tokens = stream.pool_blocks * BLOCK_TOKENS
         yield (
             f"{core} [kv_cache_utils.py:2327] GPU KV cache size: {tokens:,} tokens, "
-            f"Maximum concurrency for {LONGEST_CONTEXT:,} tokens per request: {tokens / LONGEST_CONTEXT:.2f}x"
+            f"Maximum concurrency for {longest:,} tokens per request: {tokens / longest:.2f}x"
         )
     yield f"{core} [core.py:402] init engine (profile, create kv cache, warmup model) took 41.20 s"
     yield f"{server} [entry.py:140] Starting vLLM server on http://0.0.0.0:8000"

@@ -2,9 +2,9 @@
 
 from random import Random
 
-from bench.traces.arrivals import Arrivals
+from bench.traces.arrivals import LONGEST_TURN, Arrivals
 from bench.traces.labels import TICK_S, Stream, Tick
-from bench.traces.plan import Plan
+from bench.traces.plan import BLOCK_TOKENS, Plan
 from bench.traces.scheduler import Counts, Engine
 
 BAD_FOR_S = 600.0
@@ -185,8 +185,18 @@ def _stream(plan: Plan, number: int, ticks: list[Tick]) -> Stream:
         plan.tells_pool,
         plan.keeps_pid,
         plan.delay is not None,
+        _longest_tokens(plan),
         _with_gaps(plan, number, ticks),
     )
+
+
+def _longest_tokens(plan: Plan) -> int:
+    """Return the longest request that may come; vLLM does not start with a pool that could not hold it."""
+    longest = max((kind.lengths.prompt_max + kind.lengths.output_max for kind in plan.kinds), default=0.0)
+    if plan.sessions:
+        longest = max(longest, plan.sessions.max_context + LONGEST_TURN)
+    shared = max((max(blocks) for blocks in plan.tenants.blocks), default=0) if plan.tenants else 0
+    return min(plan.pool_blocks * BLOCK_TOKENS, int(longest) + shared * BLOCK_TOKENS)
 
 
 def _with_gaps(plan: Plan, number: int, ticks: list[Tick]) -> list[Tick]:

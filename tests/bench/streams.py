@@ -27,4 +27,4 @@ def engine_of(plan: Plan) -> Engine:
 def stream_of(ticks: Iterable[Tick], trace_class: TraceClass = TraceClass.NORMAL) -> Stream:
     """Return a stream of ticks, each put into its place in time."""
     timed = [tick._replace(at_s=float(TICK_S * number)) for number, tick in enumerate(ticks, 1)]
-    return Stream(TraceId(7, trace_class, 0), 0, "constant", POOL, True, False, False, timed)
+    return Stream(TraceId(7, trace_class, 0), 0, "constant", POOL, True, False, False, 8192, timed)
