@@ -11,7 +11,7 @@ from typing import Any
 from kvlogd import board, silencing, systemd, thrift, wire
 from kvlogd.channel import Secret
 from kvlogd.clock import Clock, Waker
-from kvlogd.dispatch import Dispatch
+from kvlogd.dispatch import Dispatch, policy_of
 from kvlogd.endpoint import Endpoint, Hands
 from kvlogd.errands import Errands
 from kvlogd.errors import KvlogdError, StoreError
@@ -167,7 +167,9 @@ class Daemon:
 
     def _hands(self, store: Store) -> Hands:
         def alerts(every: bool) -> list[Mapping[str, object]]:
-            return [entry._asdict() for entry in board.entries(store, self._clock.wall_s(), every=every)]
+            policies = map(policy_of, self.setup.config.channels)
+            found = board.entries(store, self._clock.wall_s(), every=every, policies=policies)
+            return [entry._asdict() for entry in found]
 
         return Hands(store, self.flush, self.status, alerts, store.snapshot, self.silence, self.release)
 
