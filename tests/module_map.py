@@ -131,10 +131,12 @@ MAY_IMPORT = {
     "servers": "",
     "rotation": "",
     "logcheck": "checkup notice outcome quantity replay rights rotation rules source",
+    "journalcheck": "checkup journal logcheck rules source",
+    "pagecheck": "checkup clock notice scrape",
     "gpucheck": "checkup clock config gpus notice quantity reading status",
     "doctor": (
-        "ask channel checkup clock config container disk docker gpucheck logcheck quantity rights rules servers "
-        "setup source stamp systemd tail wire status"
+        "ask channel checkup clock config container disk docker gpucheck journalcheck logcheck pagecheck quantity "
+        "rights rules servers setup source stamp systemd tail wire status"
     ),
     "rights": "",
     "proposal": "config servers",
@@ -190,7 +192,7 @@ MAY_NAME = {
     "watchdog": "watch",
     "time": "clock",
     "shtab": "manual",
-    "subprocess": "doctor gpus install journalctl snapshot postman",
+    "subprocess": "gpus install journalcheck journalctl snapshot postman",
     "pynvml": "nvml",
     "matplotlib": "picture",
     "apprise": "sender",
