@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvlogd.clock import Clock
-from kvlogd.errors import ConfigError, StoreError
+from kvlogd.errors import ConfigError
 
 if TYPE_CHECKING:
     from kvlogd.outbox import Silence
@@ -138,8 +138,7 @@ def _asked(arguments: argparse.Namespace, request: dict[str, Any], at_s: float) 
         return silencing.from_json(ask.silence(places, path, request))
     except ask.AbsentError as absent:
         with unheld(absent):
-            if not disk.is_there(path):
-                raise StoreError("there is no such store", where=str(path), mend="give its path with --db") from absent
+            disk.refuse_absent(path)
             with Store.open(path) as store:
                 return silencing.obey(store, request, at_s)
 

@@ -256,7 +256,6 @@ def _copy_of_file(path: Path, target: Path, absent: "AbsentError") -> None:
     from kvlogd.store import Store
 
     with unheld(absent):
-        if not disk.is_there(path):
-            raise StoreError("there is no such store", where=str(path), mend="give its path with --db")
+        disk.refuse_absent(path)
         with Store.open(path) as store:
             cast(_Copied, store).snapshot(target)
