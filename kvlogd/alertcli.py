@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvlogd.clock import Clock
-from kvlogd.errors import ConfigError, StoreError
+from kvlogd.errors import ConfigError
 
 if TYPE_CHECKING:
     from kvlogd.outbox import Silence
+    from kvlogd.plan import Policy
 
 _FINE, _FOUND = 0, 1
 
@@ -23,7 +24,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "alerts",
         help="the alerts that fire, and who was told of them",
         description="Shows each alert that fires: since when, what was found, which channels took a message about it, "
-        "which did not, and whether it is silenced.",
+        "which did not or not yet, what holds the message until when, and whether it is silenced.",
         epilog="exit status: 0 nothing fires, 1 something does, 2 wrong usage or config",
     )
     listing.add_argument("--all", action="store_true", help="those that are over too, the latest last")
@@ -57,13 +58,23 @@ def _alerts(arguments: argparse.Namespace) -> int:
         found = board.from_plain(ask.alerts(places, path, also_over=arguments.all))
     except ask.AbsentError as absent:
         with unheld(absent), Store.open(path, read_only=True) as store:
-            found = board.entries(store, at_s, every=arguments.all)
+            found = board.entries(store, at_s, every=arguments.all, policies=_policies(arguments))
     if arguments.json:
         for line in board.to_json(found):
             print(json.dumps(line, ensure_ascii=False))
     else:
         print(board.text(found, at_s, colour=_colour()))
     return _FOUND if any(entry.is_firing for entry in found) else _FINE
+
+
+def _policies(arguments: argparse.Namespace) -> "list[Policy]":
+    """Return what the channels of the config take; of a store alone it is not known."""
+    from kvlogd.config import load_config
+    from kvlogd.dispatch import policy_of
+
+    if arguments.db is not None and arguments.config is None:
+        return []
+    return [policy_of(channel) for channel in load_config(arguments.config).channels]
 
 
 def _silence(arguments: argparse.Namespace) -> int:
@@ -127,8 +138,7 @@ def _asked(arguments: argparse.Namespace, request: dict[str, Any], at_s: float) 
         return silencing.from_json(ask.silence(places, path, request))
     except ask.AbsentError as absent:
         with unheld(absent):
-            if not disk.is_there(path):
-                raise StoreError("there is no such store", where=str(path), mend="give its path with --db") from absent
+            disk.refuse_absent(path)
             with Store.open(path) as store:
                 return silencing.obey(store, request, at_s)
 

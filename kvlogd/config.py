@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from kvlogd.errors import ConfigError
 from kvlogd.fields import Count, Duration, Span
 from kvlogd.model import Severity
-from kvlogd.yamlfile import Document, FaultsError, checked, load
+from kvlogd.yamlfile import Document, FaultsError, checked, load, load_block
 
 PLACES = (Path("/etc/kvlogd/kvlogd.yaml"), Path("config/kvlogd.yaml"))
 """Where the config is looked for when no file is named."""
@@ -219,8 +219,7 @@ def example_file() -> Path:
 
 def load_config(path: Path | None = None) -> Config:
     """Return the config of a file, or of the first that is there, or the defaults. Raises ConfigError, FaultsError."""
-    if path is None:
-        path = next((place for place in PLACES if place.is_file()), None)
+    path = _found(path)
     if path is None:
         return Config()
     document = load(path)
@@ -230,6 +229,20 @@ def load_config(path: Path | None = None) -> Config:
         return checked(document, document.value, (), Config)
     except FaultsError as error:
         raise FaultsError([_secret_mend(document, fault) for fault in error.all]) from error
+
+
+def load_store(path: Path | None = None) -> StoreConfig:
+    """Return where store and socket are by a config that may be wrong elsewhere. Raises ConfigError."""
+    path = _found(path)
+    document = None if path is None else load_block(path, "store")
+    said = document.value.get("store") if document is not None and isinstance(document.value, dict) else None
+    if document is None or not isinstance(said, dict):
+        return StoreConfig()
+    return checked(document, {key: said[key] for key in ("path", "socket") if key in said}, ("store",), StoreConfig)
+
+
+def _found(path: Path | None) -> Path | None:
+    return next((place for place in PLACES if place.is_file()), None) if path is None else path
 
 
 def _secret_mend(document: Document, fault: ConfigError) -> ConfigError:

@@ -11,7 +11,7 @@ from typing import Any
 from kvlogd import board, silencing, systemd, thrift, wire
 from kvlogd.channel import Secret
 from kvlogd.clock import Clock, Waker
-from kvlogd.dispatch import Dispatch
+from kvlogd.dispatch import Dispatch, policy_of
 from kvlogd.endpoint import Endpoint, Hands
 from kvlogd.errands import Errands
 from kvlogd.errors import KvlogdError, StoreError
@@ -20,11 +20,10 @@ from kvlogd.herald import Backlog, Herald, status_line
 from kvlogd.intake import BUDGET_BYTES, Intake
 from kvlogd.lock import OutsiderError
 from kvlogd.lookout import Lookout
-from kvlogd.notice import count_text
 from kvlogd.overview import status_of
 from kvlogd.postman import Postman
 from kvlogd.retention import Keep, tend
-from kvlogd.setup import Setup, homed, load_setup
+from kvlogd.setup import Setup, counts_text, homed, load_setup
 from kvlogd.status import Mode, to_json
 from kvlogd.store import Store
 from kvlogd.systemd import Notifier
@@ -167,7 +166,9 @@ class Daemon:
 
     def _hands(self, store: Store) -> Hands:
         def alerts(every: bool) -> list[Mapping[str, object]]:
-            return [entry._asdict() for entry in board.entries(store, self._clock.wall_s(), every=every)]
+            policies = map(policy_of, self.setup.config.channels)
+            found = board.entries(store, self._clock.wall_s(), every=every, policies=policies)
+            return [entry._asdict() for entry in found]
 
         return Hands(store, self.flush, self.status, alerts, store.snapshot, self.silence, self.release)
 
@@ -179,7 +180,7 @@ class Daemon:
             complaints.append(Complaint("socket", fault.last_fault or "", wall_s, wall_s, fault.faults, 0.0))
         times = (self._started_s, self._clock.wall_s())
         found = status_of(self.intake, path, complaints, self._mode(), *times, self._lookout, self._dispatch.channels())
-        return to_json(found._replace(catch_up_s=self._backlog.left_s))
+        return to_json(found._replace(catch_up_s=self._backlog.left_s, config_sources=len(self.setup.config.sources)))
 
     def _silence(self, request: Mapping[str, Any]) -> list[Mapping[str, object]]:
         if self.store is None:
@@ -360,10 +361,7 @@ class Daemon:
             self.setup = setup
             self._aim()
             self._lookout.change(setup)
-        self._voice.say(
-            Level.NOTICE,
-            f"reloaded: {count_text(len(setup.config.sources), 'source')}, {count_text(len(setup.rules), 'rule')}",
-        )
+        self._voice.say(Level.NOTICE, f"reloaded: {counts_text(setup)}")
         self._notifier.ready()
 
     def _let_go(self) -> None:

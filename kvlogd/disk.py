@@ -20,15 +20,14 @@ def wal_of(path: Path) -> Path:
     return Path(f"{path}.wal")
 
 
-def is_there(path: Path) -> bool:
-    """Tell whether there is such a file; raises StoreError where a folder above it is closed to who asks."""
+def refuse_absent(path: Path) -> None:
+    """Raise StoreError where there is no such store, or a folder above it is closed to who asks."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        raise StoreError("there is no such store", where=str(path), mend="give its path with --db") from None
     except OSError as error:
         raise StoreError(f"cannot be looked at ({error.strerror})", where=str(path), mend="run as root") from error
-    return True
 
 
 def size_of(path: Path) -> int:

@@ -4,14 +4,12 @@ Promises to change nothing, to wait for nothing longer than a few seconds, and t
 says what to do. Reads the end of each log itself and asks the daemon, where one runs, how it fares.
 """
 
-import json
 import os
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kvlogd import ask, disk, gpucheck, rights, servers, systemd, wire
+from kvlogd import ask, disk, gpucheck, journalcheck, pagecheck, rights, servers, systemd, wire
 from kvlogd.channel import url
 from kvlogd.checkup import Item, Mark
 from kvlogd.clock import Clock
@@ -20,10 +18,9 @@ from kvlogd.container import ROOT as CONTAINERS
 from kvlogd.docker import Containers
 from kvlogd.errors import ConfigError, KvlogdError
 from kvlogd.logcheck import look
-from kvlogd.notice import count_text
 from kvlogd.quantity import duration_text, size_text
 from kvlogd.rules import Rule
-from kvlogd.setup import Setup, read_setup
+from kvlogd.setup import Setup, counts_text, read_setup
 from kvlogd.source import rotation_of, shown
 from kvlogd.stamp import HOST_ZONE, zone
 from kvlogd.status import SourceState, Status
@@ -33,7 +30,6 @@ LEAST_BYTES, SOME_BYTES = 64 << 20, 1 << 30
 BEHIND_BYTES = 16 << 20
 MOST_LOGS = 8
 """Logs of a source that are read to the end of the chain; of further ones only that they are there is told."""
-JOURNAL_S = 5.0
 
 
 class Found(NamedTuple):
@@ -51,14 +47,15 @@ def examine(wanted: Path | None, logs: Sequence[Path], wall_s: float) -> Found:
         faults = str(error).splitlines()
         items = [Item("config", Mark.FAIL, fault, "mend it, then `kvlogd check`") for fault in faults]
         return Found(items, ["the config is wrong: nothing else was looked at"])
-    counts = f"{count_text(len(setup.config.sources), 'source')}, {count_text(len(setup.rules), 'rule')}"
-    items = [Item("config", Mark.OK, counts)] if not logs else []
+    items = [Item("config", Mark.OK, counts_text(setup))] if not logs else []
     sources = [_given(log) for log in logs] or list(setup.config.sources)
     verdict: list[str] = []
     for source in sources:
         looked = _source(source, setup.rules, wall_s, for_service=not logs and os.geteuid() == 0)
         items += looked.items
         verdict += looked.verdict
+        if source.metrics is not None:
+            items += pagecheck.items(source.name, source.metrics, Clock())
     if not logs:
         reached = _reached(setup)
         items += [*_servers(), *_store(setup.config), *_daemon(reached, wall_s)]
@@ -77,8 +74,9 @@ def _given(log: Path) -> SourceConfig:
 
 
 def _source(source: SourceConfig, rules: Sequence[Rule], wall_s: float, *, for_service: bool) -> Found:
+    in_zone = HOST_ZONE if source.timezone is None else zone(source.timezone)
     if source.journal is not None:
-        return Found(list(_journal(source.name, source.journal)), [])
+        return Found(*journalcheck.look(source.name, source.journal, rules, in_zone, wall_s))
     if source.docker is not None:
         found = Containers(CONTAINERS, source.docker).logs(wall_s)
         paths, mend, groups = list(found.paths[-1:]), found.mend, None
@@ -90,7 +88,6 @@ def _source(source: SourceConfig, rules: Sequence[Rule], wall_s: float, *, for_s
         return Found([Item(f"{source.name}: file", Mark.FAIL, f"{shown(where)}: nothing there", mend)], [])
     items: list[Item] = []
     verdict: list[str] = []
-    in_zone = HOST_ZONE if source.timezone is None else zone(source.timezone)
     for path in paths[:MOST_LOGS]:
         name = source.name if len(paths) == 1 else f"{source.name}/{shown(path.name)}"
         looked = look(name, path, rules, in_zone, wall_s, groups=groups)
@@ -109,23 +106,6 @@ def _live(source: SourceConfig) -> list[Path]:
     for path in sorted(live, key=lambda path: rotation_of(path)[1]):
         by_log[rotation_of(path)[0]] = path  # the last one is the live one
     return sorted(by_log.values(), key=lambda path: -path.stat().st_mtime if path.exists() else 0.0)
-
-
-def _journal(name: str, unit: str) -> Iterator[Item]:
-    """Tell whether the unit's entries can be read: by asking for the time of the last one."""
-    command = ["journalctl", "-q", "-n", "1", "-o", "json", "--output-fields=_PID", f"--unit={unit}"]
-    link = f"{name}: journal"
-    try:
-        run = subprocess.run(command, capture_output=True, check=False, timeout=JOURNAL_S, stdin=subprocess.DEVNULL)
-        entry = json.loads(run.stdout) if run.stdout.strip() else None
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        yield Item(link, Mark.FAIL, "journalctl does not answer", "see `systemctl status systemd-journald`")
-        return
-    if not isinstance(entry, dict):
-        mend = "check the unit's name, and that you are in the group systemd-journal"
-        yield Item(link, Mark.FAIL, f"no entry of {shown(unit)}", mend)
-    else:
-        yield Item(link, Mark.OK, f"entries of {shown(unit)} can be read")
 
 
 def _servers() -> Iterator[Item]:

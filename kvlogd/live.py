@@ -16,6 +16,7 @@ from kvlogd.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from kvlogd.ask import AbsentError
+    from kvlogd.config import StoreConfig
     from kvlogd.rows import Answer
 
 _FORMATS = ("table", "csv", "json")
@@ -27,7 +28,13 @@ class _Copied(Protocol):
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the three to the parser."""
-    status = commands.add_parser("status", help="what the running daemon sees, and how it is")
+    status = commands.add_parser(
+        "status",
+        help="what the running daemon sees, and how it is",
+        description="Shows what the running daemon sees, and how it is. Where the config was changed since and is "
+        "wrong now, the daemon lives on with the old one: it is shown, and what is wrong is told beside it.",
+        epilog="exit status: 0 it was shown, 1 no daemon runs, 2 wrong usage or config, also where it was shown",
+    )
     status.add_argument("--json", action="store_true", help="one JSON object")
     status.set_defaults(run=_status)
     sql = commands.add_parser(
@@ -59,9 +66,29 @@ def places_of(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
         return arguments.db, wire.places(arguments.db, None)
     from kvlogd.config import load_config
 
-    config = load_config(arguments.config).store
+    return _placed(arguments, load_config(arguments.config).store)
+
+
+def _placed(arguments: argparse.Namespace, config: "StoreConfig") -> tuple[Path, list[Path]]:
+    from kvlogd import wire
+
     store = arguments.db or config.path
     return store, wire.places(store, config.socket)
+
+
+def _placed_anyhow(arguments: argparse.Namespace) -> tuple[tuple[Path, list[Path]], list[ConfigError]]:
+    """Return what `places_of` does, also of a config that is wrong elsewhere, with its faults. Raises ConfigError."""
+    try:
+        return places_of(arguments), []
+    except ConfigError as fault:
+        from kvlogd.config import load_store
+        from kvlogd.yamlfile import FaultsError
+
+        faults = list(fault.all) if isinstance(fault, FaultsError) else [fault]
+        try:
+            return _placed(arguments, load_store(arguments.config)), faults
+        except ConfigError:
+            raise fault from None
 
 
 def _query(arguments: argparse.Namespace) -> str:
@@ -168,17 +195,35 @@ def _status(arguments: argparse.Namespace) -> int:
     from kvlogd import ask
     from kvlogd.status import status_text, to_json
 
-    store, places = places_of(arguments)
+    (store, places), faults = _placed_anyhow(arguments)
+    told = {"config_faults": [{"where": one.where, "what": one.what, "mend": one.mend} for one in faults]}
     try:
         status = ask.status(places, store)
     except ask.AbsentError as absent:
-        print(json.dumps({"running": False, "store": str(store)}) if arguments.json else f"kvlogd: {absent}")
+        if arguments.json:
+            print(json.dumps({"running": False, "store": str(store), **told}, ensure_ascii=False))
+        elif absent.refusing or not faults:  # else there is none because of them, or it is elsewhere
+            print(f"kvlogd: {absent}")
+        _refuse(faults)
         return 1
     if arguments.json:
-        print(json.dumps({"running": True, **to_json(status)}, ensure_ascii=False))
+        print(json.dumps({"running": True, **to_json(status), **told}, ensure_ascii=False))
     else:
         print(status_text(status, colour=_colour(), sparks=_sparks()))
+    mend = "mend it, then `kvlogd check` and `sudo systemctl reload kvlogd`"
+    _refuse(
+        faults, ConfigError("the daemon lives on with what it read before, and could not start with this", mend=mend)
+    )
     return 0
+
+
+def _refuse(faults: list[ConfigError], *more: ConfigError) -> None:
+    """Raise FaultsError where there are faults, after what was shown."""
+    if faults:
+        from kvlogd.yamlfile import FaultsError
+
+        sys.stdout.flush()
+        raise FaultsError([*faults, *more])
 
 
 def _colour() -> bool:
@@ -211,7 +256,6 @@ def _copy_of_file(path: Path, target: Path, absent: "AbsentError") -> None:
     from kvlogd.store import Store
 
     with unheld(absent):
-        if not disk.is_there(path):
-            raise StoreError("there is no such store", where=str(path), mend="give its path with --db")
+        disk.refuse_absent(path)
         with Store.open(path) as store:
             cast(_Copied, store).snapshot(target)

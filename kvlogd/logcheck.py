@@ -61,19 +61,43 @@ def look(
     items = [*_rights(name, log, groups), *_fresh(name, log, status, wall_s)]
     if any(item.mark is Mark.FAIL for item in items) or not stat.S_ISREG(status.st_mode) or not status.st_size:
         return Looked(items, [])
-    options = Options(zone, last_bytes=LAST_BYTES)
+    looked = judged(name, log, rules, zone, wall_s, written_s=status.st_mtime)
+    return Looked([*items, *looked.items, *_rotation(name, log, configs)], looked.verdict)
+
+
+def judged(
+    name: str,
+    log: Path,
+    rules: Sequence[Rule],
+    zone: tzinfo,
+    wall_s: float,
+    *,
+    written_s: float | None = None,
+    last_bytes: int | None = LAST_BYTES,
+    within: str = size_text(LAST_BYTES),
+    where: str = "",
+) -> Looked:
+    """Return what the end of a log says, and the rules of it.
+
+    `written_s` is when it was written last, where its stamps could miss that; `where` is how it is called where that
+    is not its path.
+    """
+    options = Options(zone, last_bytes=last_bytes)
     with opened_store(None) as store:
         outcome = replay([log], rules, store, options)
         times = [row[0] for row in store.read("SELECT epoch(ts) FROM samples ORDER BY run_id, ts")]
+    items: list[Item] = []
     for report in outcome.sources:
-        items += [*_records(name, report, outcome), *_interval(name, times), *_clock(name, report, status, wall_s)]
-    items += [Item(f"{name}: file", Mark.FAIL, _told(error), error.mend) for error in outcome.errors]
-    items += _rotation(name, log, configs)
+        items += [*_records(name, report, outcome, within), *_interval(name, times)]
+        items += _clock(name, report, written_s, wall_s)
+    link = f"{name}: {'journal' if where else 'file'}"
+    items += [Item(link, Mark.FAIL, _told(error, where), error.mend) for error in outcome.errors]
     return Looked(items, list(_verdict(name, outcome)))
 
 
-def _told(error: KvlogdError) -> str:
-    return f"{error.where}: {error.what}" if error.where else error.what
+def _told(error: KvlogdError, where: str) -> str:
+    place = where or error.where
+    return f"{place}: {error.what}" if place else error.what
 
 
 def _rights(name: str, log: Path, groups: frozenset[int] | None) -> Iterator[Item]:
@@ -102,15 +126,13 @@ def _fresh(name: str, log: Path, status: os.stat_result, wall_s: float) -> Itera
         yield Item(link, Mark.OK, what)
 
 
-def _records(name: str, report: SourceReport, outcome: Outcome) -> Iterator[Item]:
+def _records(name: str, report: SourceReport, outcome: Outcome, within: str) -> Iterator[Item]:
     link = f"{name}: records"
     if report.stats_lines:
         versions = sorted({run.vllm_version for run in outcome.runs if run.vllm_version})
         engines = count_text(report.engines, "engine")
         by = f"{engines}, vLLM {', '.join(versions)}" if versions else engines
-        yield Item(
-            link, Mark.OK, f"{count_text(report.stats_lines, 'record')} in the last {size_text(LAST_BYTES)}, {by}"
-        )
+        yield Item(link, Mark.OK, f"{count_text(report.stats_lines, 'record')} in the last {within}, {by}")
     elif report.blind:
         yield Item(link, Mark.FAIL, "no stats record", report.blind)
     if report.unparsed_stats_lines:
@@ -131,14 +153,15 @@ def _interval(name: str, times: Sequence[float]) -> Iterator[Item]:
         yield Item(f"{name}: interval", mark, f"a record every {duration_text(interval_s)}", mend)
 
 
-def _clock(name: str, report: SourceReport, status: os.stat_result, wall_s: float) -> Iterator[Item]:
+def _clock(name: str, report: SourceReport, written_s: float | None, wall_s: float) -> Iterator[Item]:
     """Tell of a zone or a clock that is wrong: by the last stamp and the time of the file."""
     if report.last_s is None or not report.stats_lines:
         return
-    link, off_s = f"{name}: clock", report.last_s - status.st_mtime
+    written_s = report.last_s if written_s is None else written_s
+    link, off_s = f"{name}: clock", report.last_s - written_s
     steps = round(off_s / ZONE_STEP_S)
     is_zone = steps and abs(off_s - steps * ZONE_STEP_S) <= ZONE_SLACK_S and abs(steps) <= 28
-    if is_zone and (report.last_s > wall_s + AHEAD_S or (off_s < 0 and wall_s - status.st_mtime < STALE_S)):
+    if is_zone and (report.last_s > wall_s + AHEAD_S or (off_s < 0 and wall_s - written_s < STALE_S)):
         way = "ahead of" if off_s > 0 else "behind"
         what = f"its stamps are {duration_text(abs(off_s))} {way} the file's own time"
         yield Item(link, Mark.WARN, what, "write `timezone:` for this source")
@@ -146,7 +169,8 @@ def _clock(name: str, report: SourceReport, status: os.stat_result, wall_s: floa
         what = f"its newest record lies {duration_text(report.last_s - wall_s)} in the future"
         yield Item(link, Mark.FAIL, what, "set this host's clock, or write `timezone:` for this source")
     else:
-        yield Item(link, Mark.OK, f"its newest record is of {clock_text(report.last_s)}")
+        age = duration_text(max(wall_s - report.last_s, 0))
+        yield Item(link, Mark.OK, f"its newest record is of {clock_text(report.last_s)}, {age} ago")
 
 
 def _rotation(name: str, log: Path, configs: tuple[Path, ...]) -> Iterator[Item]:

@@ -97,11 +97,12 @@ def _sources(streams: dict[str, Stream], health: dict[str, Health]) -> Iterator[
 
 
 def _pages(intake: Intake | None) -> Iterator[SourceStatus]:
-    """Yield the /metrics that are asked for, each as a source beside its log; its records are the pages read."""
+    """Yield the /metrics that are asked for, each beside the logs of its source."""
     for feed in [] if intake is None else intake.feeds:
         if (fares := feed.eye()) is not None and feed.scraper is not None:
             state = feed.scraper.state
-            yield SourceStatus(fares.log, _state(fares), state.pages, last_s=state.last_s, unparsed=state.unread)
+            page = SourceStatus(fares.log, _state(fares), state.pages, last_s=state.last_s, unparsed=state.unread)
+            yield page._replace(is_page=True)
 
 
 def _state(health: Health | None) -> SourceState:

@@ -7,7 +7,7 @@ that `harvest` returns all that a restart must know, to be committed before anyt
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from typing import NamedTuple
 
 from kvlogd import alerts, outbox
@@ -45,6 +45,12 @@ class Quiet(NamedTuple):
         if self.from_min <= self.to_min:
             return self.from_min <= minute < self.to_min
         return minute >= self.from_min or minute < self.to_min
+
+    def ends_s(self, at_s: float) -> float:
+        """Return when the hours that hold at a time are over."""
+        clock = datetime.fromtimestamp(at_s, self.zone)
+        end = clock.replace(hour=self.to_min // 60, minute=self.to_min % 60, second=0, microsecond=0)
+        return (end if end > clock else end + timedelta(days=1)).timestamp()
 
 
 class Policy(NamedTuple):

@@ -135,6 +135,11 @@ def size_text(value: float) -> str:
     return f"{value / size:.1f}".removesuffix(".0") + f" {name}"
 
 
+def sources_text(sources: int, pages: int) -> str:
+    """Return a count of sources, those with a /metrics among them: `3 sources (1 with /metrics)`."""
+    return f"{sources} source{'' if sources == 1 else 's'}" + (f" ({pages} with /metrics)" if pages else "")
+
+
 def nearest(name: str, names: list[str]) -> str:
     """Return a hint: the nearest valid name, or all of them."""
     known = sorted(names)

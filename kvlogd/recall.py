@@ -68,6 +68,10 @@ class Recall:
         """Return whether something was lost that a file might go on from."""
         return bool(self._lost)
 
+    def lost(self) -> list[Position]:
+        """Return the positions from which nothing goes on yet."""
+        return list(self._lost)
+
     def remembered(self) -> list[Position]:
         """Return all positions, to begin with them again."""
         return [*self._gone, *self.places.values()]

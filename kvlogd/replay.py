@@ -16,7 +16,7 @@ from kvlogd.engines import Ids
 from kvlogd.envelope import Envelope, Unwrapper, sniff
 from kvlogd.errors import ConfigError, KvlogdError, SourceError
 from kvlogd.inquiry import inquire
-from kvlogd.model import Gap, Stats
+from kvlogd.model import Gap
 from kvlogd.outcome import Outcome, SourceReport
 from kvlogd.parse import Parser
 from kvlogd.pipeline import Pipeline
@@ -145,7 +145,8 @@ class SourceReader:
             self._pipeline.close_unconfirmed(self._store.alert_events(self._source))
         counts = self._parser.counts
         self._pipeline.finish(unparsed=counts["unparsed"], impossible=counts["impossible"])
-        self._gaps += self._losses()
+        lost = self._scanner.losses().items()
+        self._gaps += [Gap(self._source, self._pipeline.now_s, reason, count) for reason, count in lost if count]
         self._commit()
         self._commit()  # what the rules' own queries found
         return self._report(self._lost)
@@ -154,12 +155,9 @@ class SourceReader:
         self._lines += chunk.data.count(b"\n") + chunk.partial
         if chunk.partial:
             self._pipeline.take(self._scanner.finish())
-        found = self._scanner.feed(chunk.data)
-        if chunk.partial:
-            # a last line without newline may still grow: it is read again next time unless it is a whole record
-            found = [one for one in (*found, *self._scanner.finish()) if isinstance(one, Stats)]
+        found = self._scanner.last(chunk.data) if chunk.partial else self._scanner.feed(chunk.data)
         self._pipeline.take(found)
-        if not chunk.partial or found:
+        if not chunk.partial or found:  # what may still grow is read again next time
             self._waiting = [Position(self._source, file.head_signature, chunk.end_offset)]
         if chunk.cut_lines and chunk.error is None:
             self._gaps.append(Gap(self._source, self._pipeline.now_s, "line too long", chunk.cut_lines))
@@ -192,11 +190,6 @@ class SourceReader:
         engines = {e.engine_id: e for e in self._store.engines() if e.source == self._source}
         runs = [run for run in self._store.runs() if run.engine_id in engines and run.ended_s is None]
         self._pipeline.resume((engines[run.engine_id], run, self._store.lines_of(run.run_id)) for run in runs)
-
-    def _losses(self) -> list[Gap]:
-        lost = {lost.value: n for lost, n in self._unwrapper.counts.items()}
-        lost |= {name: self._parser.counts[name] for name in ("impossible", "broken_stamp")}
-        return [Gap(self._source, self._pipeline.now_s, reason, n) for reason, n in lost.items() if n]
 
     def _report(self, gaps: Sequence[Gap]) -> SourceReport:
         pipeline, parser = self._pipeline, self._parser

@@ -41,8 +41,7 @@ class Salvaged(NamedTuple):
 def salvage(path: Path) -> Salvaged:
     """Build the new store beside the old one. Raises StoreError, also while a daemon has the old one open."""
     target = path.with_name(f"{path.name}.salvaged")
-    if not disk.is_there(path):
-        raise StoreError("there is no such store", where=str(path), mend="give its path with --db")
+    disk.refuse_absent(path)
     if target.exists():
         raise StoreError("is there already", where=str(target), mend="put it in place or remove it")
     fd = lock.take(path)

@@ -60,6 +60,18 @@ class Scanner:
             self._read_all(tail)
         return self._out
 
+    def last(self, line: bytes) -> list[Stats]:
+        """Return what a last line without its newline says: it may still grow, and counts where it is a whole record.
+
+        Call it behind `finish`.
+        """
+        return [one for one in (*self.feed(line), *self.finish()) if isinstance(one, Stats)]
+
+    def losses(self) -> dict[str, int]:
+        """Return how many lines were lost so far, by reason."""
+        lost = {reason.value: count for reason, count in self._unwrapper.counts.items()}
+        return lost | {name: self._parser.counts[name] for name in ("impossible", "broken_stamp")}
+
     def _scan(self, chunk: bytes) -> None:
         find, parser = chunk.find, self._parser
         at = 0

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -258,6 +258,12 @@ def chunks(file: LogFile, *, start: int = 0, size: int = BLOCK, max_line: int = 
     last = cutter.rest()
     if last is not None:
         yield last
+
+
+def unpacked(path: Path) -> Generator[bytes]:
+    """Yield a file's unpacked bytes, some at a time. Raises SourceError."""
+    with _opened(path) as fd:
+        yield from _blocks(path, fd, BLOCK)
 
 
 def _blocks(path: Path, fd: int, size: int, start: int = 0) -> Iterator[bytes]:

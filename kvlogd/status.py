@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from kvlogd.errors import KvlogdError
 from kvlogd.model import Severity
-from kvlogd.quantity import about_text, duration_text, share_text, size_text
+from kvlogd.quantity import about_text, duration_text, share_text, size_text, sources_text
 
 WIDTH = 80
 MOST_REASONS = 8
@@ -58,7 +58,7 @@ class RuleState(StrEnum):
 
 
 class SourceStatus(NamedTuple):
-    """One source."""
+    """One log of a source, or its /metrics."""
 
     name: str
     state: SourceState
@@ -73,6 +73,8 @@ class SourceStatus(NamedTuple):
     lost_bytes: int = 0
     unparsed: int = 0
     """Stats lines that were not understood."""
+    is_page: bool = False
+    """It is the /metrics of a source; its records are the pages read."""
 
 
 class EngineStatus(NamedTuple):
@@ -179,6 +181,8 @@ class Status(NamedTuple):
     """Why no GPU is read, or until when they are let go of; kvlogd's own words."""
     catch_up_s: float | None = None
     """How long it takes until all that is behind is read; None where little is, or nobody knows."""
+    config_sources: int | None = None
+    """Sources that the config names: each may have many logs, or none yet, and a /metrics beside them."""
 
 
 _LISTS: dict[str, type[Any]] = {
@@ -246,7 +250,12 @@ def status_text(status: Status, *, colour: bool = False, sparks: bool = False) -
 
 def _head(status: Status) -> list[str]:
     firing = sum(rule.state is RuleState.FIRING for rule in status.rules)
-    counted = [_count(len(status.sources), "source"), _count(len(status.engines), "engine"), _count(firing, "alert")]
+    pages = sum(source.is_page for source in status.sources)
+    logs = len(status.sources) - pages
+    counted = [
+        *([] if status.config_sources is None else [sources_text(status.config_sources, pages)]),
+        _count(logs, "log"), _count(len(status.engines), "engine"), _count(firing, "alert"),
+    ]  # fmt: skip
     up = duration_text(max(status.at_s - status.started_s, 0))
     catches_up = "" if status.catch_up_s is None else f"catches up in {about_text(status.catch_up_s)}"
     memory = _size(status.memory_bytes, "of memory")
@@ -270,7 +279,7 @@ def _sources(status: Status) -> list[str]:
         for source in status.sources
     ]  # fmt: skip
     return aligned(
-        ["source", "state", "records", "last", "behind", "lost", "unparsed"], rows, right={2, 3, 4, 5, 6}, names={0}
+        ["read from", "state", "records", "last", "behind", "lost", "unparsed"], rows, right={2, 3, 4, 5, 6}, names={0}
     )
 
 

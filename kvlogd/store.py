@@ -408,8 +408,8 @@ def _one_line(error: BaseException) -> str:
 
 
 def _connect(path: Path, read_only: bool, memory_mb: int) -> duckdb.DuckDBPyConnection:
-    if read_only and not disk.is_there(path):
-        raise StoreError("there is no such store", where=str(path), mend="give its path with --db")
+    if read_only:
+        disk.refuse_absent(path)
     try:
         with disk.private_files():
             # absolute, so that no prefix such as `md:` is taken for a service

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kvlogd.envelope import Envelope, Unwrapper, sniff
 from kvlogd.grammar import STATS_NEEDLE
 from kvlogd.harvest import Harvest
-from kvlogd.model import Gap, Scrape, Stats
+from kvlogd.model import Gap, Scrape
 from kvlogd.parse import Parser
 from kvlogd.piece import Piece
 from kvlogd.pipeline import Pipeline
@@ -90,7 +90,8 @@ class Stream:
         self._sniff(piece)
         if piece.is_last:
             self._read_held()
-            self._read_last(piece.data)
+            self.pipeline.take(self._scanner.finish())
+            self.pipeline.take(self._scanner.last(piece.data))
             return
         self._held.append(piece.data)
         self._held_bytes += len(piece.data)
@@ -189,12 +190,6 @@ class Stream:
         if self._clock_s is not None and self._clock_s - REST_S >= self.pipeline.next_tick_s:
             self.pipeline.advance(self._clock_s - REST_S)
 
-    def _read_last(self, line: bytes) -> None:
-        """Read a last line without its newline: it counts where it is a whole record."""
-        self.pipeline.take(self._scanner.finish())
-        found = [*self._scanner.feed(line), *self._scanner.finish()]
-        self.pipeline.take([one for one in found if isinstance(one, Stats)])
-
     def _sniff(self, piece: Piece) -> None:
         file_id = piece.position.file_id if piece.position is not None else ""
         known, length = self._sniffed
@@ -206,9 +201,7 @@ class Stream:
             self._sniffed = file_id, length + len(piece.data)
 
     def _count_losses(self) -> None:
-        counts = {lost.value: n for lost, n in self._unwrapper.counts.items()}
-        counts |= {name: self._parser.counts[name] for name in ("impossible", "broken_stamp")}
-        for name, n in counts.items():
+        for name, n in self._scanner.losses().items():
             new = n - self._counted.get(name, 0)
             if new:
                 self._counted[name] = n

@@ -98,6 +98,8 @@ class Tail:
         self._troubles: dict[Path, str] = {}
         self._skipped: dict[Path, str] = {}
         """What a wildcard matched that is no log; why."""
+        self._packed: dict[str, list[Candidate]] = {}
+        """The compressed rotations of each log: needed only where a file was packed before it was read."""
         self._seen: set[str] = set()
         self._blind: set[str] = set()
         """Folders and logs of which not everything can be seen now."""
@@ -188,7 +190,7 @@ class Tail:
         return bool(self._troubles or self._skipped) or self._find() != self._found
 
     def _look(self, wall_s: float) -> None:
-        self._troubles, self._skipped, self._blind = {}, {}, set()
+        self._troubles, self._skipped, self._blind, self._packed = {}, {}, set(), {}
         self._found = self._find()
         named = {str(path) for path in self._found} | self._trails.keys()
         bases = {_placed(path).base: _placed(path).base for path in named}
@@ -217,7 +219,8 @@ class Tail:
             trail = self._trails[base] = Trail(name, self._places.pop(name, ()), self._descriptors)
             self._seen.add(name)
         is_whole = base not in self._blind and os.path.dirname(base) not in self._blind  # noqa: PTH120
-        self._troubles |= trail.reconcile(candidates, wall_s, is_whole=is_whole)
+        packed = self._packed.get(base, ())
+        self._troubles |= trail.reconcile(candidates, wall_s, is_whole=is_whole, packed=packed)
         if is_whole and not candidates and trail.is_over:
             self._places[trail.name] = trail.recall.remembered()[-MOST_REMEMBERED:]
             del self._trails[base]
@@ -247,17 +250,18 @@ class Tail:
     ) -> None:
         """Add a file to those of its log, unless it is the same file as one of another log: a link to it."""
         path, _, rotation = _placed(name)
-        if rotation.packed:
-            if is_named:
-                self._skipped[path] = "compressed files are not followed: give them to kvlogd replay"
-            return
+        if rotation.packed and is_named:
+            self._skipped[path] = "compressed files are not followed: give them to kvlogd replay"
         try:
             status = os.stat(name)  # noqa: PTH116
         except OSError as error:
-            if error.errno != errno.ENOENT:
+            if error.errno != errno.ENOENT and not rotation.packed:
                 self._troubles[path] = reason(error)
                 if error.errno != errno.ELOOP:
                     self._blind.add(base)
+            return
+        if rotation.packed:
+            self._packed.setdefault(base, []).append(Candidate(path, status, is_named, rotation))
             return
         if not stat.S_ISREG(status.st_mode):
             if is_named:

@@ -4,9 +4,9 @@ Rename rotation, copytruncate, truncation and growth past the old place, deletio
 identity and content (`kvlogd.followed`, `kvlogd.recall`), never by events. Files are read oldest first.
 Promises: each line once; what was lost for good is a gap with its reason, and its bytes where they are known; where
 it cannot be told whether a file was read, it is not read again.
-Does not promise: what only a compressed copy holds any more (a gap says so); lines written to a deleted file after
-it was silent for `DRAIN_S`; to know of a file that came and went between two looks; to see a file rewritten within
-one tick of the file system's clock to its old length.
+Does not promise: what only compressed copies hold any more (a gap says so), but for the rest of a file that was being
+read; lines written to a deleted file after it was silent for `DRAIN_S`; to know of a file that came and went between
+two looks; to see a file rewritten within one tick of the file system's clock to its old length.
 """
 
 import errno
@@ -25,9 +25,12 @@ from kvlogd.piece import Health, Piece
 from kvlogd.recall import LEAST_COPY, Loss, Recall
 from kvlogd.rows import Position
 from kvlogd.source import Rotation
+from kvlogd.unpacked import rest_of
 
 DRAIN_S = 5.0
 """How long a renamed or deleted file must be silent before it is let go: writers change over within seconds."""
+MOST_PACKED = 16
+"""Compressed rotations in which it is looked for what was not read."""
 
 _serial = count()
 _LIVE = 2
@@ -93,10 +96,12 @@ class Trail:
 
     # --- looking
 
-    def reconcile(self, found: Sequence[Candidate], wall_s: float, *, is_whole: bool = True) -> dict[Path, str]:
+    def reconcile(
+        self, found: Sequence[Candidate], wall_s: float, *, is_whole: bool = True, packed: Sequence[Candidate] = ()
+    ) -> dict[Path, str]:
         """Take up what stands in the folder now; return what cannot be read, with the reason.
 
-        `is_whole` says that `found` is all there is: what is missing is gone.
+        `is_whole` says that `found` is all there is: what is missing is gone. `packed` are compressed rotations.
         """
         state = (is_whole, [(candidate.path, candidate.identity, candidate.stamp) for candidate in found])
         if state == self._state and not self.wants_look:
@@ -117,6 +122,7 @@ class Trail:
         for candidate in sorted(fresh, key=lambda candidate: -candidate.status.st_size):
             self._met(candidate, self._begin, wall_s, troubles)
         if not self.wants_look and not troubles:
+            self._unpack(sorted(packed, key=lambda candidate: candidate.rotation, reverse=True), wall_s)
             self._waiting += self.recall.told(self._is_read)
             self.recall.since_s = self.recall.since_s or wall_s
             self._state = state
@@ -210,6 +216,36 @@ class Trail:
             self.recall.places[file.identity] = file.position(self.name, wall_s, done=True)
             file.close()
         return file
+
+    def _unpack(self, packed: Sequence[Candidate], wall_s: float) -> None:
+        """Go on with files that were packed before they were read; what was packed and never begun is told."""
+        used: set[Identity] = set()
+        for place in sorted(self.recall.lost(), key=lambda place: -place.offset):
+            for number, candidate in enumerate(packed[:MOST_PACKED] if not self._is_read(place) else ()):
+                fd = rest_of(candidate.path, candidate.status, place)
+                if fd is None:
+                    continue
+                opened = fd, os.fstat(fd)
+                self.recall.go_on(place, Identity.of(opened[1]))
+                if candidate.identity in used:  # of two that were read of one file this is the one that fell behind
+                    os.close(fd)
+                    break
+                used.add(candidate.identity)
+                furthest = self.recall.find(fd, opened[1].st_size, is_live=False) or place
+                self._follow_packed(candidate, opened, max(furthest.offset, place.offset), wall_s)
+                if not all(self.recall.is_old(younger.status) for younger in packed[:number]):
+                    self._waiting.append(Piece(self.name, b"", None, [Gap(self.name, None, Loss.GONE, 0)]))
+                break
+
+    def _follow_packed(
+        self, candidate: Candidate, opened: tuple[int, os.stat_result], start: int, wall_s: float
+    ) -> None:
+        file_id = _file_id(Identity.of(opened[1]), wall_s)
+        file = Followed(candidate.path, file_id, opened, start, self._descriptors)
+        file.is_live = file.has_name = False
+        self.files.append(file)
+        self._waiting.append(Piece(self.name, b"", file.position(self.name, wall_s)))
+        self._tell_cut(opened[0], start)
 
     def _tell_cut(self, fd: int, start: int) -> None:
         """Where reading begins within a line that came in parts, say that its rest is none."""

@@ -65,6 +65,19 @@ class FaultsError(ConfigError):
 
 def load(path: Path) -> Document:
     """Load a YAML file. Raises ConfigError: unreadable, too large, no YAML, a key twice."""
+    return _document(path, _content(path))
+
+
+def load_block(path: Path, key: str) -> Document:
+    """Load what stands under one top-level key alone, whatever is wrong elsewhere; None where it does not stand there.
+
+    Raises ConfigError. The lines are those of the block.
+    """
+    block = re.search(rb"^%s:.*(?:\n(?![^\s#]).*)*" % key.encode(), _content(path), re.MULTILINE)
+    return _document(path, block[0] if block else b"")
+
+
+def _content(path: Path) -> bytes:
     if path.exists() and not path.is_file():  # opening a FIFO would wait for its writer
         raise ConfigError("is not a regular file", where=str(path), mend="give a YAML file")
     try:
@@ -76,6 +89,10 @@ def load(path: Path) -> Document:
         ) from error
     if len(data) > MAX_BYTES:
         raise ConfigError("is larger than 256 KiB", where=str(path), mend="split it")
+    return data
+
+
+def _document(path: Path, data: bytes) -> Document:
     try:
         root = yaml.compose(data, Loader=_LOADER)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:

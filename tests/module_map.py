@@ -96,7 +96,7 @@ MAY_IMPORT = {
     "overview": "alerts intake lookout piece pipeline rules status stream voice dispatch",
     "herald": "notice piece quantity rows voice",
     "daemon": (
-        "channel notice clock endpoint errands herald intake lock lookout overview retention setup status store "
+        "channel clock endpoint errands herald intake lock lookout overview retention setup status store "
         "systemd thrift voice watch wire board dispatch heartbeat postman silencing"
     ),
     "service": "clock daemon systemd voice",
@@ -104,7 +104,8 @@ MAY_IMPORT = {
     "followed": "cutter rows",
     "recall": "followed piece rows",
     "remnant": "envelope",
-    "trail": "cutter followed piece recall remnant rows source",
+    "unpacked": "followed remnant rows source",
+    "trail": "cutter followed piece recall remnant rows source unpacked",
     "tail": "followed piece rows source trail",
     "sqlgate": "rows functions sheet",
     "functions": "",
@@ -127,16 +128,18 @@ MAY_IMPORT = {
     "caller": "wire",
     "endpoint": "caller rows sheet sqlgate wire",
     "ask": "progress rows sheet status wire",
-    "live": "ask config disk lock progress rows sheet sqlgate status store wire",
+    "live": "ask config disk lock progress rows sheet sqlgate status store wire yamlfile",
     "status": "quantity",
     "checkup": "",
     "servers": "",
     "rotation": "",
     "logcheck": "checkup notice outcome quantity replay rights rotation rules source",
+    "journalcheck": "checkup journal logcheck rules source",
+    "pagecheck": "checkup clock notice scrape",
     "gpucheck": "checkup clock config gpus notice quantity reading status",
     "doctor": (
-        "ask channel checkup clock config container disk docker gpucheck logcheck notice quantity rights rules servers "
-        "setup source stamp systemd tail wire status"
+        "ask channel checkup clock config container disk docker gpucheck journalcheck logcheck pagecheck quantity "
+        "rights rules servers setup source stamp systemd tail wire status"
     ),
     "rights": "",
     "proposal": "config servers",
@@ -152,8 +155,8 @@ MAY_IMPORT = {
     "dispatch": "alerts config intake line outbox page plan postman rows rules setup stamp store voice",
     "heartbeat": "",
     "silencing": "outbox rows",
-    "board": "alerts notice outbox quantity status",
-    "alertcli": "ask board clock config disk live notice outbox quantity rules silencing status store",
+    "board": "alerts notice outbox plan quantity status",
+    "alertcli": "ask board clock config disk dispatch live notice outbox plan quantity rules silencing status store",
     "proof": "notice reading rules",
     "parcel": "",
     "reply": "",
@@ -192,7 +195,7 @@ MAY_NAME = {
     "watchdog": "watch",
     "time": "clock",
     "shtab": "manual",
-    "subprocess": "doctor gpus install journalctl snapshot postman",
+    "subprocess": "gpus install journalcheck journalctl snapshot postman",
     "pynvml": "nvml",
     "matplotlib": "picture",
     "apprise": "sender",

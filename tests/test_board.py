@@ -1,21 +1,26 @@
 """`kvlogd alerts` and `kvlogd silence`, on a store and through a daemon."""
 
 import json
+import re
+import time
 from collections.abc import Iterator
+from datetime import UTC
 from pathlib import Path
 
 import pytest
 
 from kvlogd import board
+from kvlogd.board import Hold, Holder
 from kvlogd.model import AlertKey, AlertState, Fault, NoticeKind, Severity
 from kvlogd.outbox import Notice, NoticeState, Silence, alert_id, opened
+from kvlogd.plan import Policy, Quiet
 from kvlogd.rows import Batch
 from kvlogd.silencing import obey
 from kvlogd.store import Store
 from tests.command import installed, kvlogd
 from tests.daemon import Running
 from tests.outboxes import BEGIN_S, alert
-from tests.paging import standing_of
+from tests.paging import Paged, standing_of
 
 LEAK = alert(0, scope="chat/0")
 ID = alert_id(LEAK.key, LEAK.at_s)
@@ -84,6 +89,97 @@ def test_what_a_socket_carried_is_the_same(db: Path) -> None:
         found = board.entries(store, BEGIN_S + 60, every=True)
     carried = json.loads(json.dumps([entry._asdict() for entry in found]))
     assert board.from_plain(carried) == found
+
+
+TAKES = Policy("mail", frozenset({Severity.CRITICAL, Severity.WARNING}), 14_400.0)
+LATER_S = 3600.0
+MINUTE = int(BEGIN_S % 86400 // 60)
+QUIET = Quiet(MINUTE, MINUTE + 60, UTC, Severity.CRITICAL)
+"""An hour that begins with the minute of BEGIN_S."""
+QUIET_ENDS_S = BEGIN_S - BEGIN_S % 60 + LATER_S
+
+
+def held(folder: Path, policy: Policy, severity: Severity, *silences_s: float, planned: bool = True) -> board.Entry:
+    """Return the entry of an alert that began a moment ago and of which its channel has not heard yet."""
+    found = alert(0, severity=severity)
+    notice = Notice(1, "mail", NoticeKind.FIRING, found.key.rule, NoticeState.WAITING, BEGIN_S, BEGIN_S + 3, BEGIN_S)
+    batch = Batch(
+        standings=[standing_of(found)],
+        cases=[opened("mail", NoticeKind.FIRING, found, BEGIN_S)],
+        notices=[notice] if planned else [],
+        silences=[Silence(n, "*", "*", BEGIN_S, BEGIN_S + until_s) for n, until_s in enumerate(silences_s, 1)],
+    )
+    with Store.open(folder / "held.duckdb") as store:
+        store.commit(batch)
+        [entry] = board.entries(store, BEGIN_S + 1, every=False, policies=[policy])
+    return entry
+
+
+@pytest.mark.parametrize(
+    ("policy", "severity", "silences_s", "hold"),
+    [
+        (TAKES, Severity.WARNING, (), Hold("mail", Holder.GROUPING, BEGIN_S + 3)),
+        (TAKES._replace(quiet=QUIET), Severity.CRITICAL, (), Hold("mail", Holder.GROUPING, BEGIN_S + 3)),
+        (TAKES._replace(quiet=QUIET), Severity.WARNING, (), Hold("mail", Holder.QUIET, QUIET_ENDS_S)),
+        (TAKES, Severity.WARNING, (60, 600), Hold("mail", Holder.SILENCE, BEGIN_S + 600)),
+        (TAKES._replace(quiet=QUIET), Severity.WARNING, (7200,), Hold("mail", Holder.SILENCE, BEGIN_S + 7200)),
+        (
+            TAKES._replace(quiet=QUIET._replace(from_min=MINUTE + 5)),
+            Severity.WARNING,
+            (600,),
+            Hold("mail", Holder.QUIET, QUIET_ENDS_S),
+        ),
+    ],
+    ids=["grouping", "loud", "quiet", "silence", "silence for longer", "quiet behind a silence"],
+)
+def test_a_message_that_waits_is_held_by_what_lasts_the_longest(
+    tmp_path: Path, policy: Policy, severity: Severity, silences_s: tuple[float, ...], hold: Hold
+) -> None:
+    entry = held(tmp_path, policy, severity, *silences_s)
+    assert entry.held == (hold,)
+    carried = json.loads(json.dumps(entry._asdict()))
+    assert board.from_plain([carried]) == [entry]
+    told = board.text([entry], BEGIN_S + 1)
+    assert told.splitlines()[1].endswith("  nobody yet")
+    assert ("mail is told at " in told) is (hold.by is not Holder.SILENCE)
+    assert ("silenced until" in told) is bool(silences_s)
+
+
+def test_what_is_to_go_out_now_is_held_by_nothing(tmp_path: Path) -> None:
+    entry = held(tmp_path, TAKES, Severity.WARNING, planned=False)
+    assert entry.held == (Hold("mail", Holder.NOTHING),)
+    assert board.text([entry], BEGIN_S).splitlines()[1].endswith("  nobody yet")
+
+
+def test_what_no_channel_takes_is_told_to_nobody(tmp_path: Path) -> None:
+    entry = held(tmp_path, TAKES._replace(severities=frozenset({Severity.CRITICAL})), Severity.WARNING)
+    assert entry.held == ()
+    assert board.text([entry], BEGIN_S).splitlines()[1].endswith("  nobody")
+
+
+def test_a_daemon_says_until_when_quiet_hours_hold_a_message_and_so_does_its_store_alone(tmp_path: Path) -> None:
+    daemon = Paged(tmp_path, {"hook": "json://127.0.0.1:1/"})
+    from_min = int(time.time() % 86400 // 60)
+    clock = ["{:02}:{:02}".format(*divmod((from_min + shift) % 1440, 60)) for shift in (-60, 60)]
+    quiet = f"quiet: {{from: '{clock[0]}', to: '{clock[1]}', timezone: UTC, below: critical}}"
+    daemon.config.write_text(daemon.config.read_text().replace("url_file", f"{quiet}, url_file"))
+    rule = tmp_path / "rules" / "full.yaml"
+    rule.write_text(rule.read_text().replace("critical", "warning"))
+    words = re.compile(rf"  hook is told at \S+ {clock[1]}:00 UTC: held by its quiet hours")
+    try:
+        daemon.up()
+        daemon.write(0.1, 6, until_s=70.0)
+        daemon.write(0.8, 6)
+        daemon.waits(lambda: daemon.rows("SELECT 1 AS one") and "warning: full" in daemon.said.read_text())
+        told = daemon.ask("alerts")
+        assert "  nobody yet" in told.out
+        assert words.search(told.out), told.out
+        (record,) = daemon.ask("alerts", "--json").records
+        assert [(one["channel"], one["by"]) for one in record["held"]] == [("hook", "quiet hours")]
+        assert daemon.stop() == 0
+        assert words.search(daemon.ask("alerts").out)
+    finally:
+        daemon.close()
 
 
 def test_a_silence_is_made_listed_and_ended_on_the_store(tmp_path: Path) -> None:

@@ -86,6 +86,21 @@ class Reading:
         self.intake.close()
 
 
+def write(log: Path, data: bytes) -> None:
+    """Add to a log, at the time of these tests' clock."""
+    with log.open("ab") as file:
+        file.write(data)
+    os.utime(log, (1.8e9, 1.8e9))
+
+
+def live(store: Store, folder: Path, times: int) -> None:
+    """Let so many daemons read what is there and end, one after the other."""
+    for _ in range(times):
+        reading = Reading(store, folder)
+        reading.go_on()
+        reading.end()
+
+
 def test_a_log_that_is_silent_for_a_day_is_let_go_and_taken_up_where_it_stood(tmp_path: Path) -> None:
     log, other = tmp_path / "a.log", tmp_path / "b.log"
     log.write_bytes(lines(100, 1))
@@ -236,16 +251,10 @@ def test_a_restart_counts_no_event_again(tmp_path: Path) -> None:
     """An idle engine may let leases expire for hours after its last record."""
     log = tmp_path / "a.log"
     expired = [logged(f"Releasing expired KV blocks for request {n} {EXPIRED}", 900.0 + n) + b"\n" for n in range(5)]
-    log.write_bytes(lines(50, 1) + b"".join(expired[:3]))
-    os.utime(log, (1.8e9, 1.8e9))  # the clock of these tests
+    write(log, lines(50, 1) + b"".join(expired[:3]))
     with Store.open(tmp_path / "s.duckdb") as store:
-        for _ in range(3):
-            reading = Reading(store, tmp_path)
-            reading.go_on()
-            reading.end()
-        with log.open("ab") as file:
-            file.write(b"".join(expired[3:]))
-        os.utime(log, (1.8e9, 1.8e9))
+        live(store, tmp_path, 3)
+        write(log, b"".join(expired[3:]))
         reading = Reading(store, tmp_path)
         reading.go_on()
         track = reading.intake.streams()[0].pipeline.tracks()[0]
@@ -316,16 +325,10 @@ def test_after_a_restart_only_a_log_that_is_there_is_silent(tmp_path: Path, move
 def test_a_time_at_the_end_of_the_calendar_does_not_keep_the_daemon_from_starting(tmp_path: Path, time: str) -> None:
     log = tmp_path / "a.log"
     stop = json.dumps({"log": "(APIServer pid=1) INFO:     Shutting down\n", "stream": "stdout", "time": time})
-    log.write_bytes(lines(20, 1) + stop.encode() + b"\n")
-    os.utime(log, (1.8e9, 1.8e9))
+    write(log, lines(20, 1) + stop.encode() + b"\n")
     with Store.open(tmp_path / "s.duckdb") as store:
-        for _ in range(2):
-            reading = Reading(store, tmp_path)
-            reading.go_on()
-            reading.end()
-        with log.open("ab") as file:
-            file.write(lines(21, 1)[len(lines(20, 1)) :])
-        os.utime(log, (1.8e9, 1.8e9))
+        live(store, tmp_path, 2)
+        write(log, lines(21, 1)[len(lines(20, 1)) :])
         again = Reading(store, tmp_path)
         again.go_on()
         (stream,) = again.intake.streams()

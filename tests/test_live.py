@@ -23,6 +23,7 @@ from kvlogd.live import unheld
 from kvlogd.store import Store
 from tests import host, waiting
 from tests.command import INSTALLED, kvlogd
+from tests.daemon import ready
 
 until = partial(waiting.until, deadline_s=20)
 SLOW = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range + b.range = -1"
@@ -145,7 +146,7 @@ def test_the_config_names_store_and_socket(path: Path, tmp_path: Path) -> None:
     place.parent.mkdir()
     config.write_text(f"store: {{path: {path}, socket: {place}}}\n")
     with Store.open(path) as store, Endpoint(place, host.hands(store)):
-        assert "kvlogd 0.0: 1 source" in kvlogd("status", "--config", config).out
+        assert "kvlogd 0.0: 1 log" in kvlogd("status", "--config", config).out
         assert (
             kvlogd("sql", "--config", config, "--format", "csv", "SELECT count(*) FROM kv").out
             == "count_star()\r\n3\r\n"
@@ -255,7 +256,7 @@ def cpu_s(pid: int) -> float:
 def test_status_says_what_the_daemon_sees(served: Path) -> None:
     told = kvlogd("status", "--db", served)
     assert (told.status, told.err) == (0, "")
-    assert told.out.startswith("kvlogd 0.0: 1 source, 1 engine, 1 alert firing\n")
+    assert told.out.startswith("kvlogd 0.0: 1 log, 1 engine, 1 alert firing\n")
     assert "\x1b" not in told.out
     (record,) = kvlogd("status", "--db", served, "--json").records
     assert record["running"] is True
@@ -270,7 +271,56 @@ def test_status_without_a_daemon_says_so(path: Path) -> None:
     told = kvlogd("status", "--db", path)
     assert (told.status, told.err) == (1, "")
     assert told.out == f"kvlogd: {path}: no daemon serves this store: {START}\n"
-    assert kvlogd("status", "--db", path, "--json").records == [{"running": False, "store": str(path)}]
+    (record,) = kvlogd("status", "--db", path, "--json").records
+    assert record == {"running": False, "store": str(path), "config_faults": []}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where", "what"),
+    [
+        ("sauces: []", ":5", "unknown key sauces: did you mean sources?"),
+        ("channels: [", ":6", "is no YAML here: check indentation and quotes"),
+        ("gpu: {every: 5}", ":5", "gpu stands here a second time: keep one of them"),
+    ],
+    ids=["key", "yaml", "twice"],
+)
+def test_status_shows_a_daemon_that_lives_on_beside_a_config_that_is_wrong_now(
+    tmp_path: Path, wrong: str, where: str, what: str
+) -> None:
+    with ready(tmp_path / "d", "host: {enabled: no}\n") as daemon:
+        good = daemon.config.read_text()
+        daemon.config.write_text(f"{good}{wrong}\n")
+        told = daemon.ask("status")
+        assert (told.status, told.out[:33]) == (2, "kvlogd 0.1.0: 1 source, 1 log, 0 ")
+        first, last = told.err.splitlines()
+        assert first == f"kvlogd: {daemon.config}{where}: {what}"
+        assert last.startswith("kvlogd: the daemon lives on with what it read before, and could not start with this: ")
+        told = daemon.ask("status", "--json")
+        assert told.status == 2
+        (record,) = told.records
+        assert (record["running"], record["store"]) == (True, str(daemon.store))
+        (fault,) = record["config_faults"]
+        assert fault["where"] == f"{daemon.config}{where}"
+        daemon.kill()
+        told = daemon.ask("status")
+        assert (told.status, told.out, told.complaint) == (2, "", first)
+        daemon.config.write_text(good)
+        assert daemon.ask("status", "--json").records[0]["config_faults"] == []
+
+
+def test_status_finds_the_daemon_where_the_store_has_an_unknown_key_too(tmp_path: Path) -> None:
+    with ready(tmp_path / "d") as daemon:
+        said = daemon.config.read_text()
+        daemon.config.write_text(said.replace(f"{{path: {daemon.store}}}", f"{{path: {daemon.store}, keep: 3d}}"))
+        told = daemon.ask("status")
+        assert (told.status, told.out[:7]) == (2, "kvlogd ")
+        assert f"{daemon.config}:2: unknown key keep" in told.err
+
+
+def test_status_does_not_guess_where_the_config_cannot_be_read(tmp_path: Path) -> None:
+    told = kvlogd("status", "--config", tmp_path / "none.yaml")
+    assert (told.status, told.out) == (2, "")
+    assert "cannot be read" in told.complaint
 
 
 # --- snapshot

@@ -1,5 +1,6 @@
 """The daemon with a log and the /metrics of one vLLM: rows side by side, once each, through kills and trouble."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import pytest
 
 from kvlogd import feed, scrape
+from kvlogd.doctor import examine
 from tests.daemon import Running
-from tests.lines import line_of, record
+from tests.lines import START_S, line_of, record
 from tests.live import Live
 from tests.metricspage import Told, page
 from tests.pageserver import PageServer, whole
@@ -162,6 +164,24 @@ def test_a_backlog_is_read_before_the_page_counts(both: Both) -> None:
     both.more_pages()
     sql = "SELECT DISTINCT number FROM scrapes JOIN runs USING (run_id)"
     assert both.rows(sql) == [(2,)]
+
+
+def test_a_page_is_counted_beside_its_source_and_everywhere_alike(tmp_path: Path) -> None:
+    with PageServer(whole(page([TOLD]))) as server:
+        daemon = Running(tmp_path)
+        try:
+            text = daemon.config.read_text().replace("timezone: UTC", f"timezone: UTC, metrics: '{server.url}'")
+            daemon.config.write_text(text)
+            daemon.log.write_bytes(line_of(busy(0)) + b"\n")
+            daemon.up()
+            assert daemon.ask("status").out.startswith("kvlogd 0.1.0: 1 source (1 with /metrics), 1 log, ")
+            [config] = [item.what for item in examine(daemon.config, [], START_S).items if item.link == "config"]
+            assert config.startswith("1 source (1 with /metrics), ")
+            daemon.send(signal.SIGHUP)
+            until(lambda: f"reloaded: {config}\n" in daemon.said.read_text(), 60)
+            assert daemon.stop() == 0
+        finally:
+            daemon.close()
 
 
 def test_no_name_gets_out_of_a_real_daemon(tmp_path: Path) -> None:

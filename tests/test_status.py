@@ -43,6 +43,7 @@ BUSY = Status(
         RuleStatus("kv-leak", "chat/0", RuleState.FIRING, Severity.CRITICAL, NOW_S - 7380),
     ),
     (Trouble(NOW_S - 720, "store", "cannot commit: no space left on device", 3),),
+    config_sources=2,
 )  # fmt: skip
 
 
@@ -73,7 +74,7 @@ def test_what_is_no_status_is_one_line(told: dict[str, object]) -> None:
 
 def test_the_text_is_aligned() -> None:
     assert status_text(BUSY).splitlines() == [
-        "kvlogd 0.3.0: 2 sources, 2 engines, 1 alert firing",
+        "kvlogd 0.3.0: 2 sources, 2 logs, 2 engines, 1 alert firing",
         "process 4711, up 3 d 4 h, 84 MiB of memory, mode events",
         "/var/lib/kvlogd/kvlogd.duckdb, 38 MiB in the store, 12 records not yet committed",
         "",
@@ -88,9 +89,9 @@ def test_the_text_is_aligned() -> None:
         "chat/0     2  4 s ago    8     0  43.1 %      7 h  acme/chat-8b",
         "chat/1     1    never",
         "",
-        "source  state      records     last  behind  lost  unparsed",
-        "chat    following    12345  4 s ago     0 B   0 B         0",
-        "batch   waiting          0    never           0 B         0",
+        "read from  state      records     last  behind  lost  unparsed",
+        "chat       following    12345  4 s ago     0 B   0 B         0",
+        "batch      waiting          0    never           0 B         0",
         "",
         "cannot judge yet  about   why",
         "kv-leak           chat/1  needs 20 more records at one load",
@@ -166,7 +167,7 @@ def test_how_long_it_takes_to_catch_up_is_told() -> None:
 def test_a_daemon_with_nothing_to_show_is_short() -> None:
     status = Status("0.3.0", 1, NOW_S, NOW_S + 5, Mode.POLLING, "s.duckdb")
     assert status_text(status).splitlines() == [
-        "kvlogd 0.3.0: 0 sources, 0 engines, 0 alerts firing",
+        "kvlogd 0.3.0: 0 logs, 0 engines, 0 alerts firing",
         "process 1, up 0 s, mode polling",
         "s.duckdb",
     ]

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from kvlogd import unpacked
 from kvlogd.recall import Loss
 from kvlogd.tail import Tail, globbed
-from tests.tailing import BUDGET, descriptors_of, following, lines, rotate, writing
+from tests.tailing import BUDGET, copytruncate, descriptors_of, following, lines, rotate, writing
 
 
 def test_patterns_find_files_and_paths_are_taken_as_they_are(tmp_path: Path) -> None:
@@ -128,6 +129,138 @@ def test_an_old_file_that_is_unpacked_again_is_not_read_again(tmp_path: Path, is
         follower.settle()
         assert follower.numbers == list(range(105))
         assert follower.gaps == []
+
+
+def pack(old: Path) -> Path:
+    """Compress a file as logrotate does: the time of its last line is kept."""
+    status, packed = old.stat(), old.with_name(f"{old.name}.gz")
+    packed.write_bytes(gzip.compress(old.read_bytes()))
+    os.utime(packed, ns=(status.st_atime_ns, status.st_mtime_ns))
+    old.unlink()
+    return packed
+
+
+@pytest.mark.parametrize("budget", [1, 1 << 20], ids=["killed between any two commits", "not killed"])
+def test_what_was_packed_while_nobody_read_is_read_on_from_there(tmp_path: Path, budget: int) -> None:
+    log = tmp_path / "vllm.log"
+    with following(log) as follower, writing(log) as writer:
+        writer.lines(50)
+        follower.settle()
+        follower.tail.close()
+        writer.lines(9000)
+        writer.raw("half a line")
+        pack(rotate(log))
+        writer.reopen()
+        writer.lines(5)
+        follower.kill()
+        for _ in range(6):
+            follower.poll(0.5, budget=budget)
+            if budget == 1:
+                follower.poll(0.5, budget=budget, commits=False)
+                follower.kill()
+        follower.settle()
+        assert follower.numbers == list(range(9055))
+        assert set(follower.reasons()) == {Loss.COPIED}
+        assert follower.data.count(b"half a line") == 1
+        follower.kill()
+        (tmp_path / "vllm.log.1").write_bytes(gzip.decompress((tmp_path / "vllm.log.1.gz").read_bytes()))
+        follower.settle()
+        assert follower.numbers == list(range(9055))
+
+
+def test_copytruncate_that_packs_its_copy_while_nobody_reads(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    with following(log) as follower, writing(log) as writer:
+        writer.lines(50)
+        follower.settle()
+        follower.tail.close()
+        writer.lines(10)
+        pack(copytruncate(log))
+        writer.lines(5)
+        follower.kill()
+        follower.settle()
+        assert follower.numbers == list(range(65))
+        assert follower.reasons() == [Loss.COPIED]
+
+
+@pytest.mark.parametrize("harm", ["another", "cut", "large", "rest", "short"])
+def test_what_cannot_be_read_on_from_a_packed_file_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    log = tmp_path / "vllm.log"
+    with following(log) as follower, writing(log) as writer:
+        writer.lines(10 if harm == "short" else 50)
+        follower.settle()
+        follower.tail.close()
+        writer.lines(20)
+        packed = pack(rotate(log))
+        data = packed.read_bytes()
+        if harm == "another":
+            packed.write_bytes(gzip.compress(lines(range(1000, 1080))))
+        elif harm == "cut":
+            packed.write_bytes(data[: len(data) // 2])
+        elif harm in ("large", "rest"):
+            monkeypatch.setattr(unpacked, {"large": "MOST_READ", "rest": "MOST_REST"}[harm], 10)
+        writer.reopen()
+        writer.lines(5)
+        follower.kill()
+        follower.settle()
+        assert follower.numbers == [*range(10 if harm == "short" else 50), *range(writer.written - 5, writer.written)]
+        assert follower.reasons() in ([Loss.GONE], [Loss.TRUNCATED])  # the new file may have the inode of the old one
+        assert descriptors_of("memfd:rest") == []
+
+
+def test_what_was_read_to_its_end_before_it_was_packed_is_not_told_as_lost(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    with following(log) as follower, writing(log) as writer:
+        writer.lines(50)
+        follower.settle()
+        follower.tail.close()
+        old = rotate(log)
+        os.utime(old, (time.time() - 3600,) * 2)
+        pack(old)
+        writer.reopen()
+        writer.lines(5)
+        follower.kill()
+        follower.settle()
+        assert follower.numbers == list(range(55))
+        assert follower.reasons() == [Loss.COPIED]
+
+
+def test_the_rest_of_a_line_that_came_in_parts_is_no_line_in_a_packed_file_either(tmp_path: Path) -> None:
+    log, part = tmp_path / "vllm.log", '{"log":"%s","stream":"stdout","time":"2026-11-29T14:00:00Z"}\\n'
+    with following(log) as follower, writing(log) as writer:
+        writer.lines(5000)
+        writer.raw(part % ("x" * 4000))
+        follower.settle()
+        follower.tail.close()
+        writer.raw(part % "the rest\\\\n")
+        pack(rotate(log))
+        writer.reopen()
+        follower.kill()
+        follower.settle()
+        cut, rest = follower.data.splitlines()[-2:]
+        assert b'"_LINE_BREAK":' in cut
+        assert b"the rest" in rest
+
+
+def test_a_file_that_was_packed_unseen_behind_one_that_is_read_on_is_told(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    with following(log) as follower, writing(log) as writer:
+        writer.lines(50)
+        follower.settle()
+        follower.tail.close()
+        writer.lines(10)
+        pack(rotate(log)).rename(tmp_path / "vllm.log.2.gz")
+        writer.reopen()
+        writer.lines(10)
+        pack(rotate(log))
+        writer.reopen()
+        writer.lines(10)
+        follower.kill()
+        follower.settle()
+        assert follower.numbers == [*range(60), *range(70, 80)]
+        assert set(follower.reasons()) == {Loss.COPIED, Loss.GONE}
 
 
 def test_a_file_from_another_time_that_is_put_beside_the_log_is_not_read(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ A state machine writes, rotates, copies, truncates, deletes and kills at random;
 histories (60 by default). The oracle is a number on each line; what is on disk is the truth about what can be read.
 """
 
+import gzip
 import os
 import re
 import shutil
@@ -135,7 +136,8 @@ class History(RuleBasedStateMachine):
         return {number for path in self.files() for number in numbers(path.read_bytes())}
 
     def files(self) -> list[Path]:
-        return [path for path in self.log.parent.iterdir() if path.name.startswith("vllm.log")]
+        here = self.log.parent.iterdir()
+        return [path for path in here if path.name.startswith("vllm.log") and path.suffix != ".gz"]
 
     def destroying(self, destroy: Callable[[], None], victim: Path | None) -> None:
         """Do something that may destroy lines; `victim` is the file that it is done to, if it is there."""
@@ -203,6 +205,36 @@ class History(RuleBasedStateMachine):
             path = self.log.with_name(f"vllm.log.{number}")
             if path.exists():
                 path.rename(self.log.with_name(f"vllm.log.{number + 1}"))
+            if self.packed(number).exists():
+                self.packed(number).rename(self.packed(number + 1))
+
+    @rule(number=st.integers(1, KEPT))
+    def pack(self, number: int) -> None:
+        """Compress a rotated file: what of it was not read yet may be got from there, or is told."""
+        path = self.log.with_name(f"vllm.log.{number}")
+        if not path.exists():
+            return
+        status = path.stat()
+        packed = self.packed(number)
+        packed.write_bytes(gzip.compress(path.read_bytes(), 1))
+        os.utime(packed, ns=(status.st_atime_ns, status.st_mtime_ns))
+        self.excused |= self.unlooked & set(numbers(path.read_bytes()))
+        self.unpromised |= self.unlooked & self.excused
+        is_open = self.late is not None and os.fstat(self.late).st_ino == status.st_ino
+        self.destroying(lambda: self.delete(path, self.late if is_open else None), path)
+
+    @precondition(lambda self: not self.linked)
+    @rule(lengths=st.lists(st.integers(5, 300), max_size=20), pieces=st.integers(0, 4))
+    def pack_while_stopped(self, lengths: list[int], pieces: int) -> None:
+        self.commit(pieces)
+        self.finish_half()
+        self.put(self.fd, lengths)
+        self.rotate()
+        self.pack(1)
+        self.kill()
+
+    def packed(self, number: int) -> Path:
+        return self.log.with_name(f"vllm.log.{number}.gz")
 
     def first(self) -> Path:
         return self.log.with_name("vllm.log.1")

@@ -1,10 +1,14 @@
 """4. Several rotations between two looks, or while stopped: all files are finished; one that is gone is told."""
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from kvlogd.recall import Loss
+from tests.daemon import ready
+from tests.lines import line_of, record
 from tests.tailing import both_ways, following, rotate, writing
 
 
@@ -71,3 +75,24 @@ def test_a_hundred_rotations(tmp_path: Path) -> None:
         follower.settle()
         assert follower.numbers == list(range(700))
         assert follower.gaps == []
+
+
+@pytest.mark.skipif(shutil.which("gzip") is None, reason="gzip is not installed")
+def test_004_a_daemon_that_was_down_reads_on_in_the_file_that_was_packed_meanwhile(tmp_path: Path) -> None:
+    lines = [line_of(record(10.0 * n, running=1, generation_tps=5.0)) + b"\n" for n in range(85)]
+    count = "SELECT count(*) AS n, count(DISTINCT ts) AS times FROM samples"
+    with ready(tmp_path / "d") as daemon:
+        with daemon.log.open("ab") as log:
+            log.write(b"".join(lines[:60]))
+        daemon.eventually(count, lambda rows: rows == [{"n": 60, "times": 60}])
+        assert daemon.stop() == 0
+        with daemon.log.open("ab") as log:
+            log.write(b"".join(lines[60:80]))
+        subprocess.run(["gzip", rotate(daemon.log)], check=True)
+        daemon.log.write_bytes(b"".join(lines[80:]))
+        daemon.up()
+        daemon.eventually(count, lambda rows: rows == [{"n": 85, "times": 85}])
+        assert {row["reason"] for row in daemon.rows("SELECT reason FROM gaps")} <= {Loss.COPIED}
+        daemon.kill()
+        daemon.up()
+        assert daemon.rows(count) == [{"n": 85, "times": 85}]
