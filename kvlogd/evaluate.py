@@ -8,7 +8,7 @@ from kvlogd import alerts
 from kvlogd.alerts import Standing
 from kvlogd.engines import Life
 from kvlogd.gauge import GpuWindow, HostWindow
-from kvlogd.kinds import KINDS, every_s, is_lasting
+from kvlogd.kinds import KINDS, every_s, is_lasting, looks_at_idle
 from kvlogd.model import (
     Abstained,
     AlertEvent,
@@ -134,10 +134,6 @@ class _AtWork:
         """When it was asked first, as long as it never had anything to judge."""
         self.has_judged = False
 
-    def is_due(self, at_s: float) -> bool:
-        """Return whether it is to be asked; a clock that went back does not keep it from that."""
-        return not at_s < self.due_s <= at_s + self.every_s
-
     def judged(self, window: Judged, at_s: float) -> Judgement:
         """Return what the rule says; where it fails, that is no verdict, and the other rules go on."""
         self.due_s = at_s + self.every_s if self.standing is None else at_s
@@ -173,6 +169,8 @@ class Bench:
         self._works = list(works)
         self._judged = [work for work in self._works if work.rule.query is None]
         """Those that look at records, and do not ask the store."""
+        self._at_idle = [work for work in self._works if any(map(looks_at_idle, work.rule.kinds()))]
+        """Those that look at each idle moment."""
 
     @classmethod
     def of_engine(cls, rules: Iterable[Rule], life: Life, going_on: Iterable[Standing] = ()) -> "Bench":
@@ -215,12 +213,16 @@ class Bench:
             new.standing = old.standing
         return fresh
 
-    def judge(self, window: Judged, at_s: float) -> list[AlertEvent]:
-        """Evaluate all rules on this scope at a time; return what changed."""
+    def _due(self, at_s: float, *, is_idle: bool) -> list[_AtWork]:
+        if is_idle:
+            return self._at_idle
+        # a clock that went back keeps none from being asked
+        return [work for work in self._judged if not at_s < work.due_s <= at_s + work.every_s]
+
+    def judge(self, window: Judged, at_s: float, *, is_idle: bool = False) -> list[AlertEvent]:
+        """Evaluate the rules on this scope at a time, or those that look at idle moments; return what changed."""
         events: list[AlertEvent] = []
-        for work in self._judged:
-            if at_s < work.due_s <= at_s + work.every_s:  # as `is_due`: this loop is what rules cost
-                continue
+        for work in self._due(at_s, is_idle=is_idle):
             judgement = work.judged(window, at_s)
             if work.standing is None and type(judgement) is Clear:
                 work.last = judgement
@@ -237,11 +239,10 @@ class Bench:
                 events += work.step(judgement, at_s)
         return events
 
-    def recall(self, window: Window | SourceWindow, at_s: float) -> None:
+    def recall(self, window: Window | SourceWindow, at_s: float, *, is_idle: bool = False) -> None:
         """Let the evaluators see a moment of the past again: what came of it is known."""
-        for work in self._works:
-            if work.is_due(at_s):
-                work.last = work.judged(window, at_s)
+        for work in self._due(at_s, is_idle=is_idle):
+            work.last = work.judged(window, at_s)
 
     def restore(self, standings: Mapping[AlertKey, Standing]) -> None:
         """Take up the alerts where the store has them."""

@@ -181,8 +181,20 @@ def test_equal_conditions_of_two_rules_are_looked_at_once(rule_of: MakeRule) -> 
 
 
 def test_a_clock_that_goes_back_keeps_no_rule_from_being_asked() -> None:
-    (work,) = Bench.of_reading([load_rule(shipped_folder() / "gpu-memory-growth.yaml")], Per.GPU, "gpu", "gpu")._works
+    bench = Bench.of_reading([load_rule(shipped_folder() / "gpu-memory-growth.yaml")], Per.GPU, "gpu", "gpu")
+    (work,) = bench._works
     work.every_s, work.due_s = 60.0, 7200.0
-    assert work.is_due(100.0), "it was asked in what was then the present, hours ahead"
-    assert not work.is_due(7150.0)
-    assert work.is_due(7200.0)
+    assert bench._due(100.0, is_idle=False) == [work], "it was asked in what was then the present, hours ahead"
+    assert bench._due(7150.0, is_idle=False) == []
+    assert bench._due(7200.0, is_idle=False) == [work]
+
+
+def test_an_idle_moment_is_for_those_rules_that_look_at_it_however_lately_they_were_asked(rule_of: MakeRule) -> None:
+    life = Fleet("vllm.log", Ids()).life_of(record(0))
+    never = "threshold: {signal: waiting, above: 99}"
+    bench = Bench.of_engine([rule_of("stall:", never), rule_of("floor:", never)._replace(id="floor")], life)
+    assert len(bench._due(START_S, is_idle=False)) == 2
+    for work in bench._works:
+        work.every_s, work.due_s = 60.0, START_S + 60
+    assert [work.rule.id for work in bench._due(START_S + 5, is_idle=True)] == ["floor"]
+    assert bench._due(START_S + 5, is_idle=False) == []

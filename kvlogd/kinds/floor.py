@@ -23,6 +23,7 @@ from kvlogd.window import Window
 
 NAME = "floor"
 SCOPES = frozenset({Per.ENGINE})
+AT_IDLE = True
 
 SURE_FLOOR = 2
 """Spells at the lowest usage that make it a floor that this run comes back to."""
