@@ -79,7 +79,7 @@ def judge_of(condition: Condition, method: str, shared: dict[tuple[str, Any], Ju
 
 def combined(need_all: bool, seen: Sequence[Judgement]) -> Judgement:
     """Return what conditions say together: a finding where all (or any) find, else the most that is known."""
-    if all(type(one) is Clear for one in seen):  # as nearly always
+    if set(map(type, seen)) == {Clear}:  # as nearly always
         return CLEAR
     found = [one for one in seen if isinstance(one, Finding)]
     if found and (not need_all or len(found) == len(seen)):
