@@ -1,6 +1,6 @@
 """Rules at work: the conditions of each rule on one run, source, GPU or server, and the alert that comes of them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, Protocol
 
@@ -37,19 +37,19 @@ FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 class Judge(Protocol):
     """Judges a window (of a run, or of a source) at a time. Holds plain state only: it is kept in the store."""
 
-    def __call__(self, window: Any, at_s: float, /) -> Judgement: ...  # noqa: D102
+    @property
+    def judge(self) -> Callable[[Any, float], Judgement]: ...  # noqa: D102
 
 
 class _One:
     """One condition at work."""
 
     def __init__(self, evaluator: Any, method: str) -> None:
-        self._evaluator = evaluator
-        self._method = method
+        self._made_of = evaluator, method
+        self.judge: Callable[[Any, float], Judgement] = getattr(evaluator, method)
 
-    def __call__(self, window: Any, at_s: float) -> Judgement:
-        judgement: Judgement = getattr(self._evaluator, self._method)(window, at_s)
-        return judgement
+    def __reduce__(self) -> tuple[type, tuple[Any, str]]:
+        return _One, self._made_of  # a method is no plain state
 
 
 class _Several:
@@ -59,8 +59,9 @@ class _Several:
         self._need_all = need_all
         self._parts = parts
 
-    def __call__(self, window: Any, at_s: float) -> Judgement:
-        seen = [part(window, at_s) for part in self._parts]
+    def judge(self, window: Any, at_s: float) -> Judgement:
+        """Return what they say together."""
+        seen = [part.judge(window, at_s) for part in self._parts]
         return combined(self._need_all, seen)
 
 
@@ -126,6 +127,7 @@ class _AtWork:
         self.due_s = -inf
         """Not before this is it asked again, as long as nothing was found."""
         self.unless = [judge_of(condition, method, shared) for condition in rule.unless]
+        self.needs_data = rule.no_data is NoData.ALERT
         self.standing: Standing | None = None
         self.last: Judgement = NoEvidence()
         self.failures = 0
@@ -138,9 +140,9 @@ class _AtWork:
         """Return what the rule says; where it fails, that is no verdict, and the other rules go on."""
         self.due_s = at_s + self.every_s if self.standing is None else at_s
         try:
-            judgement = self.when(window, at_s)
+            judgement = self.when.judge(window, at_s)
             if self.unless:
-                judgement = excused(judgement, (excuse(window, at_s) for excuse in self.unless))
+                judgement = excused(judgement, (excuse.judge(window, at_s) for excuse in self.unless))
         except FAULTS as error:
             self.failures += 1
             return Broken(f"the rule failed, {self.failures} times so far: {type(error).__name__}")
@@ -153,7 +155,7 @@ class _AtWork:
     def step(self, judgement: Judgement, at_s: float) -> tuple[AlertEvent, ...]:
         self.last = judgement
         if self.standing is None:
-            if self.rule.no_data is NoData.ALERT and isinstance(judgement, Abstained | NoEvidence):
+            if self.needs_data and isinstance(judgement, Abstained | NoEvidence):
                 judgement = Finding(at_s, None, {})
             if not isinstance(judgement, Finding):
                 return ()
@@ -224,7 +226,7 @@ class Bench:
         events: list[AlertEvent] = []
         for work in self._due(at_s, is_idle=is_idle):
             judgement = work.judged(window, at_s)
-            if work.standing is None and type(judgement) is Clear:
+            if work.standing is None and type(judgement) is not Finding and not work.needs_data:
                 work.last = judgement
             else:
                 events += work.step(judgement, at_s)

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from kvlogd.engines import Fleet, Ids
-from kvlogd.evaluate import Bench, Judge, _Several, combined, excused
+from kvlogd.evaluate import Bench, _Several, combined, excused
 from kvlogd.model import Abstained, AlertEvent, Clear, Finding, Judgement, NoEvidence, Per
 from kvlogd.rules import Rule, load_rule, shipped_folder
 from kvlogd.window import SourceWindow, Window
@@ -49,14 +49,15 @@ def test_all_conditions_are_asked_even_when_the_first_decides() -> None:
     asked: list[int] = []
     told: list[Judgement] = [C, F, A]
 
-    def part(number: int) -> Judge:
-        def judge(_window: object, _at_s: float) -> Judgement:
-            asked.append(number)
-            return told[number]
+    class Part:
+        def __init__(self, number: int) -> None:
+            self.number = number
 
-        return judge
+        def judge(self, _window: object, _at_s: float) -> Judgement:
+            asked.append(self.number)
+            return told[self.number]
 
-    _Several(True, [part(number) for number in range(3)])(None, 0.0)
+    _Several(True, [Part(number) for number in range(3)]).judge(None, 0.0)
     assert asked == [0, 1, 2]
 
 
