@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from kvlogd.curve import median, newest
+from kvlogd.curve import median
 from kvlogd.fields import Count, Duration, Points
 from kvlogd.model import Abstained, Clear, EventKind, Finding, Judgement, NoEvidence, Per, Stats
 from kvlogd.window import Window
@@ -135,7 +135,7 @@ class Collapse:
         if rate is not None and last.running:
             # most blocks only tell that the rate is as it was: what else they say is then not needed
             needed = self._skipped + 1 >= self._stride or rate <= self._params.to * self._highest
-            self._keep(block_of(newest(window.recent, fresh), rate) if needed else moment_of(last, rate))
+            self._keep(block_of(window.fresh(self._taken), rate) if needed else moment_of(last, rate))
             self._judgement = self._look(window)
         self._taken, self._start_s = window.count, last.ts_s
         return self._judgement
@@ -175,6 +175,9 @@ class Collapse:
         older = self._blocks[: int(len(self._blocks) * (1 - RECENT_SHARE))]
         if len(older) < self._params.blocks:
             return YOUNG
+        # the second half of the older blocks is in any yardstick: where it was as low, none need be made
+        if least > min([block.lowest for block in older[len(older) // 2 :]]) - self._params.below_low:
+            return CLEAR
         if self._usual is None or self._usual[0] != len(older):
             self._usual = len(older), usual_of(older)
         usual = self._usual[1]
