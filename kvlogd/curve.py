@@ -12,6 +12,7 @@ from itertools import pairwise
 from math import log, sqrt
 from typing import NamedTuple, TypeVar
 
+from kvlogd.grain import Grain, grain_of
 from kvlogd.model import Stats
 
 FULL = 0.97
@@ -26,6 +27,8 @@ NEAR = 6.0
 """Spells nearer than so many records are one: their usage hangs together."""
 NOISY_S = 86400.0
 """Where idle usage falls by itself (delayed frees) it follows the traffic, and only a whole day tells."""
+TREND_FREE = 1.5
+"""By how much the noise may be more than what the steps between neighbouring blocks show."""
 KEPT = 400
 """Spells that are remembered of a whole run, evenly thinned out."""
 _BINS = [min(r, 8) if r <= 8 else min(43, 8 + int(log(r / 8) / log(1.15))) for r in range(4096)]
@@ -73,6 +76,7 @@ class Block(NamedTuple):
     """The pool was full or a queue stood: usage does not tell what the load asks for."""
     most_prompt_tokens: float
     """In one record."""
+    grain: Grain
 
 
 def load_bin(running: int) -> int:
@@ -116,6 +120,7 @@ def block_of(records: Sequence[Stats], interval_s: float) -> Block:
         1.0 - prompts.count(0.0) / n,
         max(usages) >= FULL or sum([record.waiting > 0 for record in records]) > 0.1 * n,
         max(prompts) * interval_s,
+        grain_of(usages, prompts),
     )
 
 
@@ -163,7 +168,10 @@ def _point(cells: list[Cell], short: bool) -> Point:
     if short:
         noise = median(sorted(columns[2]))
         return Point(usage, max(noise, 0.0005) * 1.25 / sqrt(max(1.0, sum(columns[3]) / 2)), running)
+    # a fast leak spreads a stretch as well; the steps from block to block know nothing of that
+    steps = sorted([abs(b - a) for a, b in pairwise(columns[0])])
     spread = median(sorted([abs(u - usage) for u in usages]))
+    spread = min(spread, TREND_FREE * median(steps)) if steps else spread
     # blocks next to each other are not independent: half of them count
     return Point(usage, max(1.4826 * spread, 0.0005) * 1.25 / sqrt(max(1.0, n / 2)), running)
 
@@ -192,6 +200,8 @@ class Stretch(NamedTuple):
     pace: float
     """Tokens that each running request generates a block."""
     prompted: float
+    grains: Sequence[Grain]
+    """Of each of its blocks."""
 
 
 def stretch_of(blocks: Sequence[Block], least_rows: int, short: bool, wanted: Collection[int] = ()) -> Stretch:
@@ -211,6 +221,7 @@ def stretch_of(blocks: Sequence[Block], least_rows: int, short: bool, wanted: Co
         prompt / len(blocks),
         sum([block.tokens_each for block in blocks]) / len(blocks),
         sum([block.prompted for block in blocks]) / len(blocks),
+        [block.grain for block in blocks],
     )
 
 

@@ -31,6 +31,8 @@ _HOMES = {
         "engines",
         "evaluate",
         "eyes",
+        "gates",
+        "grain",
         "ladder",
         "model",
         "pace",

@@ -68,6 +68,16 @@ def test_a_leak_lifts_the_curve_and_longer_requests_tilt_it(now: dict[int, float
     assert shift.intercept == intercept
 
 
+def test_a_rise_within_a_stretch_is_not_taken_for_noise() -> None:
+    even, rising = (
+        stretch_of([block_of(block_at({4: 0.2 + rise * i}, 100.0 * i), 10.0) for i in range(12)], 2, short=False)
+        for rise in (0.0, 0.01)
+    )
+    assert rising.points[4].error < even.points[4].error + 0.015
+    noisy = [block_of(block_at({4: 0.2 + 0.06 * (i % 2)}, 100.0 * i), 10.0) for i in range(12)]
+    assert stretch_of(noisy, 2, short=False).points[4].error > rising.points[4].error
+
+
 def test_a_leak_is_no_larger_than_the_lowest_usage_allows() -> None:
     blocks = [block_of([record(i, 4, 0.2) for i in range(10)], 10.0)] * 3
     later = [block_of([record(i, 4, 0.6) for i in range(9)] + [record(9, 1, 0.007)], 10.0)] * 3

@@ -1,16 +1,16 @@
 """The ladder says leak where usage rises at constant load, and only there."""
 
 import random
-from collections import deque
 from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlogd.curve import Shift
-from kvlogd.ladder import Balance, Ladder, came_at_once, last_below, paid, request_noise
+from kvlogd.gates import Size
+from kvlogd.ladder import Ladder
 from kvlogd.model import Stats
+from tests.crowd import closed_loop
 
 POOL = 100_000
 """Tokens."""
@@ -39,7 +39,7 @@ def first_fire(rows: Iterator[Stats], *, kv_tokens: int | None = POOL, interval_
     """Return the number of the record at which the ladder first says leak."""
     ladder = Ladder()
     for i, stats in enumerate(rows):
-        if ladder.take([stats], interval_s, kv_tokens) and ladder.verdicts:
+        if ladder.take([stats], interval_s, Size(kv_tokens, None)) and ladder.verdicts:
             return i
     return None
 
@@ -116,8 +116,29 @@ def test_contexts_that_come_out_of_the_prefix_cache_do_not_turn_over() -> None:
 def test_a_full_pool_tells_nothing() -> None:
     ladder = Ladder()
     for stats in traffic(2000, lambda _i, _r: 0.99):
-        ladder.take([stats], 10.0, POOL)
+        ladder.take([stats], 10.0, Size(POOL, None))
     assert not ladder.compared
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_the_load_never_varies_the_lumps_tell_a_small_leak_from_longer_requests(seed: int) -> None:
+    def lost(i: int) -> float:
+        return 0.15 * max(0, i - 3000) / 5640
+
+    at = first_fire(closed_loop(8640, lost=lost, seed=seed))
+    assert at is not None
+    assert 0.03 < lost(at) < 0.08
+    longer = closed_loop(8640, longer=lambda i: 1.0 + 0.8 * max(0, i - 3000) / 5640, seed=seed)
+    assert first_fire(longer) is None
+
+
+def test_a_fast_leak_late_in_a_run_does_not_wait_for_the_long_stretches() -> None:
+    def lost(i: int) -> float:
+        return 0.4 * max(0, i - 7200) / 720
+
+    at = first_fire(closed_loop(7920, lost=lost))
+    assert at is not None
+    assert at < 7200 + 600
 
 
 def test_a_residue_that_climbs_over_idle_spells_is_a_leak_at_load_0() -> None:
@@ -134,45 +155,7 @@ def test_no_input_raises(rows: list[tuple[int, int, float, float]]) -> None:
     ladder = Ladder()
     for i in range(8):
         for j, (running, waiting, usage, tps) in enumerate(rows):
-            ladder.take([Stats(1000.0 * i + j, 1, 0, None, tps, tps, running, waiting, usage)], None, 1000)
-
-
-def shift(mean: float, before: float, running: float) -> Shift:
-    return Shift(mean, mean, mean, 0.01, mean, 0.01, mean, 1, running, running, before)
-
-
-def test_few_requests_make_more_noise_than_many() -> None:
-    assert request_noise(shift(0.1, 0.1, 2), 3.0) > request_noise(shift(0.1, 0.1, 20), 3.0)
-    assert request_noise(shift(0.1, 0.1, 2), 3.0) > request_noise(shift(0.1, 0.1, 2), 300.0)
-
-
-def test_one_prompt_may_have_brought_what_is_missing() -> None:
-    usual = Balance(100.0, 1000.0, 3, 4.0, 0.0)
-    balance = [usual, usual._replace(end_s=200.0, burst_tokens=5_000.0), usual._replace(end_s=300.0)]
-    assert came_at_once(balance, 150.0, 12_000)
-    assert not came_at_once(balance, 150.0, 13_000)
-    assert not came_at_once(balance, 200.0, 12_000)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "is_paid"),
-    [
-        (4_000, False),  # a request that ran all the while would hold far more
-        (6_000, True),
-        (14_000, True),
-        (15_000, False),  # and no request can have made as many
-    ],
-)
-def test_what_unfinished_requests_can_pay_for(tokens: float, is_paid: bool) -> None:
-    balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0, 0.0) for i in range(10)]
-    assert paid(balance, 0.0, tokens) is is_paid
-    assert not paid([*balance[:-1], balance[-1]._replace(least_running=0)], 0.0, tokens)
-
-
-def test_last_below_looks_from_the_end() -> None:
-    history = deque([(0.0, 0.0), (1.0, 0.2), (2.0, 0.05), (3.0, 0.3)])
-    assert last_below(history, 0.1) == 2.0
-    assert last_below(history, 0.0) is None
+            ladder.take([Stats(1000.0 * i + j, 1, 0, None, tps, tps, running, waiting, usage)], None, Size(1000, None))
 
 
 def test_where_idle_usage_falls_by_itself_only_a_day_tells() -> None:
@@ -199,6 +182,6 @@ def test_at_one_load_only_more_than_requests_can_grow_unseen_counts(lost: float,
 
 def test_a_hit_rate_that_moves_says_that_prompts_changed() -> None:
     rows = (
-        s._replace(prefix_hit_rate=0.2 if i < 1500 else 0.6) for i, s in enumerate(traffic(3000, leaking, hit_rate=0.2))
+        s._replace(prefix_hit_rate=0.2 if i < 1000 else 0.6) for i, s in enumerate(traffic(3000, leaking, hit_rate=0.2))
     )
     assert first_fire(rows) is None

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from kvlogd.curve import FULL, median
 from kvlogd.fields import Count, Duration, Points, SignalName
+from kvlogd.gates import Size
 from kvlogd.ladder import Ladder, Verdict
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
 from kvlogd.tally import per_request
@@ -84,7 +85,7 @@ class LoadTrend:
         if window.count > self._taken:
             fresh = window.fresh(self._taken)
             self._taken = window.count
-            if self._ladder.take(fresh, window.interval_s, window.run.kv_tokens):
+            if self._ladder.take(fresh, window.interval_s, Size(window.run.kv_tokens, window.run.max_model_len)):
                 self._judgement = self._look(window)
         return self._judgement
 

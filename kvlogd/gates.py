@@ -1,0 +1,177 @@
+"""What must be ruled out before a shift of the usage curve is called a leak. Pure.
+
+Longer requests, requests that have not ended, one huge prompt, a step instead of a rise, noise. What a shift is:
+`kvlogd.curve`; over which stretches it is looked for: `kvlogd.ladder`.
+"""
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import NamedTuple
+
+from kvlogd.curve import Block, Shift, Stretch
+from kvlogd.grain import Grain, Growth, growth_between
+
+GRADUAL = 0.35
+"""The middle half of the rise must take at least this share of the stretch."""
+JUMP = 0.5
+"""No two evaluations in a row may bring more than this share of the rise (stretches of an hour and longer)."""
+SAME_MIX = 0.1
+"""How far the log-ratio of prompt to generated tokens may move where load alone cannot tell (closed loops)."""
+SAME_HITS = 0.08
+"""How far the prefix cache's hit rate may move there; twice as far elsewhere: new system prompts move it."""
+SAME_RATE = 1.15
+"""How far the rate of prompt tokens may move, as a factor."""
+LONGER = 0.35
+"""By how much of their usage requests may grow unseen while their mix stays the same."""
+LONGER_AT_LEAST = 0.1
+"""The same, however sure it is that they come in lumps of the same size."""
+PAYERS = 0.15
+"""Largest share of the running requests that may generate on and on while the mix stays the same."""
+FLAT_BY, FLAT_BY_TOLD = 0.05, 0.03
+"""The least shift that counts there: where nothing, and where the grain, tells of the requests' sizes."""
+SPREAD = 0.5
+"""Standard deviation of the requests' sizes, as a share of their mean."""
+USUAL_RECORDS, AT_ONCE = 3, 0.4
+"""A prompt shows as a record with more prompt tokens than so many others; it may be what is missing if it has so
+large a share of it."""
+
+
+class Size(NamedTuple):
+    """What is known of how much an engine can hold; None where its start-up lines do not tell."""
+
+    kv_tokens: int | None
+    """Of its pool."""
+    longest_tokens: int | None
+    """Of one request, its prompt and its answer."""
+
+
+class Balance(NamedTuple):
+    """What one block lets a request that never ends add to the pool: see `paid`."""
+
+    end_s: float
+    tokens_each: float
+    least_running: int
+    mean_running: float
+    burst_tokens: float
+    """Of prompts, in the one record that had most of them, beyond what three others have."""
+
+
+def balance_of(block: Block, records: int) -> Balance:
+    """Return the balance of a block of so many records."""
+    others = (block.prompt_tokens - block.most_prompt_tokens) / max(1, records - 1)
+    burst = block.most_prompt_tokens - USUAL_RECORDS * others
+    return Balance(block.end_s, block.tokens_each, block.least_running, block.mean_running, max(0.0, burst))
+
+
+def turnovers_of(now: Stretch, reference: Stretch, kv_tokens: int | None) -> float | None:
+    """Return how often the tokens held by requests were replaced in a stretch; None for a pool of unknown size."""
+    if not kv_tokens:
+        return None
+    return now.tokens / max(1.0, (now.mean_usage + reference.mean_usage) / 2 * kv_tokens)
+
+
+def request_noise(shift: Shift, turnovers: float) -> float:
+    """Return the standard error of a shift that the requests' own unequal sizes make.
+
+    A stretch has seen `turnovers` sets of running requests; sizes spread by about half of their mean.
+    """
+    running = max(1.0, (shift.lowest_running + shift.highest_running) / 2)
+    return SPREAD * (shift.before + shift.mean / 2) * sqrt(2.0 / (running * turnovers))
+
+
+def paid(balance: Sequence[Balance], since_s: float, tokens: float, longest_tokens: int | None) -> bool:
+    """Return whether requests that have not ended can be what the pool lost since a time.
+
+    Such a request runs all the while, so there are never more of them than the fewest running since; and while the
+    mix of prompts and generated tokens stays the same, at most 15 % of those running (or one) are of that kind,
+    because they generate but bring no prompts. Each holds all that it generated, as far as a request may be that long:
+    where that is far more than what is missing, none of them has run that long.
+    """
+    each = running = 0.0
+    fewest, blocks = 1 << 30, 0
+    for block in reversed(balance):
+        if block.end_s <= since_s:
+            break
+        each += block.tokens_each
+        running += block.mean_running
+        blocks += 1
+        fewest = min(fewest, block.least_running)
+    if not blocks or not fewest:
+        return False
+    held = each if longest_tokens is None else min(each, longest_tokens)
+    return each <= 2.0 * tokens and held * min(fewest, max(1, int(PAYERS * running / blocks))) >= 0.7 * tokens
+
+
+def came_at_once(balance: Sequence[Balance], since_s: float, tokens: float) -> bool:
+    """Return whether one prompt may have brought a good part of what the pool lost: its request may run for an hour."""
+    return any(block.burst_tokens >= AT_ONCE * tokens for block in balance if block.end_s > since_s)
+
+
+def sure(shift: Shift, reference: Stretch, now: Stretch, past: Sequence[Grain]) -> bool:
+    """Return whether the shift is beyond its error and uniform over the loads."""
+    growth = growth_between(past, now.grains)
+    if shift.bins > 2 and shift.intercept >= 5 * shift.error:
+        if growth is not None and growth.is_seen and shift.mean <= growth.most * shift.before:
+            return False
+        if abs((now.hit_rate or 0.0) - (reference.hit_rate or 0.0)) > 2 * SAME_HITS:
+            return False
+        return shift.smallest >= 0.25 * shift.shift and shift.intercept <= 2.5 * shift.mean
+    tells = shift.bins > 2 and shift.highest_running >= 1.3 * shift.lowest_running and 2 * shift.error < shift.mean
+    return flat(shift, reference, now, granted(growth), tilts=tells)
+
+
+def flat(shift: Shift, reference: Stretch, now: Stretch, most: float | None, *, tilts: bool) -> bool:
+    """Return whether the same number running, with the same mix of requests, holds more cache than it did.
+
+    Where the load hardly varies, the curve has no slope to tell a leak from longer requests by; where it `tilts`, it
+    may as well be those. Requests have grown by `most` at most; None: nothing tells.
+    """
+    if (
+        shift.mean < (FLAT_BY if most is None else FLAT_BY_TOLD)
+        or shift.mean < 5 * shift.mean_error
+        or shift.smallest < 0.25 * shift.mean
+    ):
+        return False
+    if shift.shift < 0.6 * shift.mean:
+        return False  # the pool was emptier than that meanwhile: it is not in every record
+    if reference.mix is None or now.mix is None or abs(now.mix - reference.mix) > SAME_MIX or (tilts and most is None):
+        return False
+    # where their rate has moved as well, more may be longer requests; blocks that are freed late grow with it
+    ratio = max(1.0, now.prompt_rate) / max(1.0, reference.prompt_rate)
+    if most is None:
+        most = LONGER if 1 / SAME_RATE <= ratio <= SAME_RATE else 2 * LONGER
+    if shift.mean <= max(most, ratio - 1.0) * shift.before:
+        return False
+    if reference.hit_rate is None or now.hit_rate is None:
+        return reference.hit_rate is now.hit_rate
+    return abs(now.hit_rate - reference.hit_rate) <= SAME_HITS
+
+
+def granted(growth: Growth | None) -> float | None:
+    """Return by what share of their usage requests may have grown unseen while their mix and rate stay the same."""
+    if growth is None:
+        return None
+    return max(LONGER_AT_LEAST, growth.most if growth.is_seen else min(LONGER, growth.most))
+
+
+def last_below(history: Sequence[tuple[float, float]], level: float) -> float | None:
+    """Return when the shift was last below a level; None where it never was."""
+    for at_s, shift in reversed(history):
+        if shift < level:
+            return at_s
+    return None
+
+
+def gradual(
+    history: Sequence[tuple[float, float]], shift: float, quarter_s: float | None, length_s: float, *, jumps: bool
+) -> bool:
+    """Return whether the shift grew over time instead of in one step."""
+    if quarter_s is None:
+        return True  # it was there at the first comparison: nothing is known of how it came
+    three_quarters_s = last_below(history, 0.75 * shift)
+    if three_quarters_s is None or three_quarters_s - quarter_s < GRADUAL * length_s:
+        return False
+    if not jumps:
+        return True
+    rise = [s for at_s, s in history if at_s >= quarter_s]
+    return all(later - earlier <= JUMP * shift for earlier, later in zip(rise, rise[2:], strict=False))

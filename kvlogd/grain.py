@@ -1,0 +1,91 @@
+"""How large a run's requests are, told by how coarse its numbers are from record to record. Pure.
+
+Requests twice as long, half as many, make the same throughput, the same number running and the same mix: no mean of a
+stats record tells them from a leak. But they come and go in larger lumps. For arrivals that know nothing of each other
+half the mean squared step of the prompt tokens, over their mean, is E[p^2] / E[p] of the prompts' sizes p (Campbell
+1909: the variance of shot noise); that of the usage, over the same mean, grows with the requests' sizes too. Blocks
+that are lost take no part in either. Only ratios between two stretches of one run are used.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import exp, log, sqrt
+from typing import NamedTuple
+
+COARSER_THAN_PRINT = 0.0015
+"""Least root mean square of the usage's steps that is not made by vLLM printing it in steps of 0.001."""
+LEAST_BLOCKS = 6
+"""Blocks that it takes to know how far they spread."""
+TELLS = 0.9
+"""Share of the blocks that must tell."""
+SLACK = 1.5
+"""Sizes that are cut off at a longest request grow coarser more slowly than they grow."""
+DEVIATIONS = 3.0
+"""How many standard errors further the requests may have grown than they seem to have."""
+SEEN = 2.5
+"""How many standard errors are more than noise."""
+
+
+class Grain(NamedTuple):
+    """Of one block, as natural logarithms; None where its records are too few or too fine to tell."""
+
+    prompts: float | None
+    usage: float | None
+
+
+class Growth(NamedTuple):
+    """Of requests, between two stretches."""
+
+    most: float
+    """By what share they may be longer."""
+    is_seen: bool
+    """It is more than noise."""
+
+
+def grain_of(usages: Sequence[float], prompts: Sequence[float]) -> Grain:
+    """Return the grain of a block by the usages and prompt throughputs of its records."""
+    rate = sum(prompts) / len(prompts)
+    by_prompts = _half_square_step(prompts)
+    if rate <= 0.0 or by_prompts <= 0.0:
+        return Grain(None, None)
+    by_usage = _half_square_step(usages)
+    return Grain(log(by_prompts / rate), log(by_usage / rate) if by_usage >= COARSER_THAN_PRINT**2 / 2 else None)
+
+
+def _half_square_step(values: Sequence[float]) -> float:
+    return sum([(b - a) * (b - a) for a, b in pairwise(values)]) / (2 * max(1, len(values) - 1))
+
+
+def growth_between(before: Sequence[Grain], now: Sequence[Grain]) -> Growth | None:
+    """Return by how much requests are longer than before; None where nothing tells.
+
+    Prompts and usage together tell most sharply; longer answers alone stand in the usage only.
+    """
+    prompts = _growth(_told([grain.prompts for grain in before]), _told([grain.prompts for grain in now]))
+    usage = _growth(_told([grain.usage for grain in before]), _told([grain.usage for grain in now]))
+    if prompts is None or usage is None:
+        return prompts
+    both = _growth(_told([_mean(grain) for grain in before]), _told([_mean(grain) for grain in now]))
+    return max([one for one in (prompts, usage) if one.is_seen], default=both)
+
+
+def _mean(grain: Grain) -> float | None:
+    return None if grain.prompts is None or grain.usage is None else (grain.prompts + grain.usage) / 2
+
+
+def _told(grains: Sequence[float | None]) -> list[float]:
+    told = [grain for grain in grains if grain is not None]
+    return told if len(told) >= TELLS * len(grains) else []
+
+
+def _growth(earlier: Sequence[float], later: Sequence[float]) -> Growth | None:
+    if len(earlier) < LEAST_BLOCKS or not later:
+        return None
+    # few blocks do not know their own spread: that of the earlier ones holds for both
+    mean = sum(earlier) / len(earlier)
+    spread = sqrt(sum([(grain - mean) ** 2 for grain in earlier]) / (len(earlier) - 1))
+    error = spread * sqrt(1 / len(earlier) + 1 / len(later))
+    step = sum(later) / len(later) - mean
+    # in much smaller lumps come others too, and nobody knows how long those are
+    grown = abs(step) if step < -DEVIATIONS * error else max(0.0, step)
+    return Growth(exp(SLACK * grown + DEVIATIONS * error) - 1.0, grown > SEEN * error)

@@ -1,0 +1,96 @@
+"""How coarse the records are tells longer requests from lost blocks, which no mean does."""
+
+from collections.abc import Sequence
+from math import log
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvlogd.grain import Grain, grain_of, growth_between
+from kvlogd.model import Stats
+from tests.crowd import closed_loop
+
+BLOCK = 60
+
+
+def grains_of(rows: Sequence[Stats]) -> list[Grain]:
+    """Return the grain of each block of some records."""
+    blocks = [rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK)]
+    return [grain_of([row.kv_usage for row in block], [row.prompt_tps for row in block]) for block in blocks]
+
+
+def halves(rows: Sequence[Stats]) -> tuple[list[Grain], list[Grain]]:
+    grains = grains_of(rows)
+    return grains[: len(grains) // 2], grains[len(grains) // 2 :]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_longer_requests_come_in_larger_lumps(seed: int) -> None:
+    growth = growth_between(*halves(list(closed_loop(4320, longer=lambda i: 1.0 if i < 2160 else 1.5, seed=seed))))
+    assert growth is not None
+    assert growth.is_seen
+    assert growth.most > 0.5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_lost_blocks_leave_the_lumps_as_they_were(seed: int) -> None:
+    growth = growth_between(*halves(list(closed_loop(4320, lost=lambda i: 0.3 * i / 4320, seed=seed))))
+    assert growth is not None
+    assert growth.most < 0.35
+
+
+def test_longer_answers_alone_show_in_the_usage() -> None:
+    few = [Grain(0.1 * (-1) ** i, 0.1 * (-1) ** i) for i in range(36)]
+    many = [grain._replace(usage=(grain.usage or 0.0) + 0.4) for grain in few]
+    growth = growth_between(few, many)
+    assert growth is not None
+    assert growth.is_seen
+    assert growth.most > 0.7
+
+
+def test_more_blocks_tell_more_sharply() -> None:
+    rows = list(closed_loop(8640))
+    few, many = (growth_between(*halves(rows[:count])) for count in (720, 8640))
+    assert few is not None
+    assert many is not None
+    assert many.most < few.most
+
+
+def test_requests_that_come_in_much_smaller_lumps_are_others() -> None:
+    growth = growth_between(*halves(list(closed_loop(4320, longer=lambda i: 1.0 if i < 2160 else 0.5))))
+    assert growth is not None
+    assert growth.is_seen
+    assert growth.most > 0.7
+
+
+def test_a_usage_finer_than_it_is_printed_leaves_the_prompts_to_tell() -> None:
+    grain = grain_of([0.1, 0.101, 0.1, 0.101], [10.0, 30.0, 10.0, 30.0])
+    assert grain == Grain(log(200.0 / 20.0), None)
+    coarse = grain_of([0.1, 0.2, 0.1, 0.2], [10.0, 30.0, 10.0, 30.0])
+    assert coarse.prompts == pytest.approx(log(10.0))
+    assert coarse.usage == pytest.approx(log(0.005 / 20.0))
+
+
+@pytest.mark.parametrize("prompts", [[0.0, 0.0], [5.0, 5.0], [5.0]])
+def test_records_without_prompts_or_steps_tell_nothing(prompts: list[float]) -> None:
+    grain = grain_of([0.5] * len(prompts), prompts)
+    assert grain == Grain(None, None)
+    assert growth_between([grain] * 20, [grain] * 20) is None
+
+
+def test_too_few_blocks_tell_nothing() -> None:
+    grains = grains_of(list(closed_loop(4320)))
+    assert growth_between(grains[:5], grains[20:]) is None
+    assert growth_between(grains[:20], []) is None
+
+
+shares = st.lists(st.floats(0, 1), min_size=1, max_size=30)
+
+
+@given(shares, st.data())
+def test_no_input_raises(usages: list[float], data: st.DataObject) -> None:
+    tps = st.lists(st.floats(0, 1e6), min_size=len(usages), max_size=len(usages))
+    grains = [grain_of(usages, data.draw(tps)) for _ in range(8)]
+    growth = growth_between(grains, grains[:3])
+    assert growth is None or growth.most >= 0.0
