@@ -1,6 +1,6 @@
 """Rules at work: the conditions of each rule on one run, source, GPU or server, and the alert that comes of them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, Protocol
 
@@ -37,19 +37,20 @@ FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 class Judge(Protocol):
     """Judges a window (of a run, or of a source) at a time. Holds plain state only: it is kept in the store."""
 
-    @property
-    def judge(self) -> Callable[[Any, float], Judgement]: ...  # noqa: D102
+    def judge(self, window: Any, at_s: float, /) -> Judgement: ...  # noqa: D102
 
 
 class _One:
     """One condition at work."""
 
     def __init__(self, evaluator: Any, method: str) -> None:
-        self._made_of = evaluator, method
-        self.judge: Callable[[Any, float], Judgement] = getattr(evaluator, method)
+        self._evaluator = evaluator
+        self._method = method
 
-    def __reduce__(self) -> tuple[type, tuple[Any, str]]:
-        return _One, self._made_of  # a method is no plain state
+    def judge(self, window: Any, at_s: float) -> Judgement:
+        """Return what it says."""
+        judgement: Judgement = getattr(self._evaluator, self._method)(window, at_s)
+        return judgement
 
 
 class _Several:

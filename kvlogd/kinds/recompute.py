@@ -22,6 +22,8 @@ from kvlogd.window import Window
 
 NAME = "recompute"
 SCOPES = frozenset({Per.ENGINE})
+AT_IDLE = True
+"""Its blocks end there too: what an idle engine did before is not averaged with what it does next."""
 
 BLOCK_RECORDS, BLOCK_S = 5, 60.0
 """A block is at least so many records and so long."""
