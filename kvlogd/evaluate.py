@@ -8,7 +8,7 @@ from kvlogd import alerts
 from kvlogd.alerts import Standing
 from kvlogd.engines import Life
 from kvlogd.gauge import GpuWindow, HostWindow
-from kvlogd.kinds import KINDS, every_s, is_lasting
+from kvlogd.kinds import KINDS, every_s, is_lasting, looks_at_idle
 from kvlogd.model import (
     Abstained,
     AlertEvent,
@@ -37,7 +37,7 @@ FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 class Judge(Protocol):
     """Judges a window (of a run, or of a source) at a time. Holds plain state only: it is kept in the store."""
 
-    def __call__(self, window: Any, at_s: float, /) -> Judgement: ...  # noqa: D102
+    def judge(self, window: Any, at_s: float, /) -> Judgement: ...  # noqa: D102
 
 
 class _One:
@@ -47,7 +47,8 @@ class _One:
         self._evaluator = evaluator
         self._method = method
 
-    def __call__(self, window: Any, at_s: float) -> Judgement:
+    def judge(self, window: Any, at_s: float) -> Judgement:
+        """Return what it says."""
         judgement: Judgement = getattr(self._evaluator, self._method)(window, at_s)
         return judgement
 
@@ -59,8 +60,9 @@ class _Several:
         self._need_all = need_all
         self._parts = parts
 
-    def __call__(self, window: Any, at_s: float) -> Judgement:
-        seen = [part(window, at_s) for part in self._parts]
+    def judge(self, window: Any, at_s: float) -> Judgement:
+        """Return what they say together."""
+        seen = [part.judge(window, at_s) for part in self._parts]
         return combined(self._need_all, seen)
 
 
@@ -79,7 +81,7 @@ def judge_of(condition: Condition, method: str, shared: dict[tuple[str, Any], Ju
 
 def combined(need_all: bool, seen: Sequence[Judgement]) -> Judgement:
     """Return what conditions say together: a finding where all (or any) find, else the most that is known."""
-    if all(type(one) is Clear for one in seen):  # as nearly always
+    if set(map(type, seen)) == {Clear}:  # as nearly always
         return CLEAR
     found = [one for one in seen if isinstance(one, Finding)]
     if found and (not need_all or len(found) == len(seen)):
@@ -126,6 +128,7 @@ class _AtWork:
         self.due_s = -inf
         """Not before this is it asked again, as long as nothing was found."""
         self.unless = [judge_of(condition, method, shared) for condition in rule.unless]
+        self.needs_data = rule.no_data is NoData.ALERT
         self.standing: Standing | None = None
         self.last: Judgement = NoEvidence()
         self.failures = 0
@@ -134,17 +137,13 @@ class _AtWork:
         """When it was asked first, as long as it never had anything to judge."""
         self.has_judged = False
 
-    def is_due(self, at_s: float) -> bool:
-        """Return whether it is to be asked; a clock that went back does not keep it from that."""
-        return not at_s < self.due_s <= at_s + self.every_s
-
     def judged(self, window: Judged, at_s: float) -> Judgement:
         """Return what the rule says; where it fails, that is no verdict, and the other rules go on."""
         self.due_s = at_s + self.every_s if self.standing is None else at_s
         try:
-            judgement = self.when(window, at_s)
+            judgement = self.when.judge(window, at_s)
             if self.unless:
-                judgement = excused(judgement, (excuse(window, at_s) for excuse in self.unless))
+                judgement = excused(judgement, (excuse.judge(window, at_s) for excuse in self.unless))
         except FAULTS as error:
             self.failures += 1
             return Broken(f"the rule failed, {self.failures} times so far: {type(error).__name__}")
@@ -157,7 +156,7 @@ class _AtWork:
     def step(self, judgement: Judgement, at_s: float) -> tuple[AlertEvent, ...]:
         self.last = judgement
         if self.standing is None:
-            if self.rule.no_data is NoData.ALERT and isinstance(judgement, Abstained | NoEvidence):
+            if self.needs_data and isinstance(judgement, Abstained | NoEvidence):
                 judgement = Finding(at_s, None, {})
             if not isinstance(judgement, Finding):
                 return ()
@@ -173,6 +172,8 @@ class Bench:
         self._works = list(works)
         self._judged = [work for work in self._works if work.rule.query is None]
         """Those that look at records, and do not ask the store."""
+        self._at_idle = [work for work in self._works if any(map(looks_at_idle, work.rule.kinds()))]
+        """Those that look at each idle moment."""
 
     @classmethod
     def of_engine(cls, rules: Iterable[Rule], life: Life, going_on: Iterable[Standing] = ()) -> "Bench":
@@ -215,14 +216,18 @@ class Bench:
             new.standing = old.standing
         return fresh
 
-    def judge(self, window: Judged, at_s: float) -> list[AlertEvent]:
-        """Evaluate all rules on this scope at a time; return what changed."""
+    def _due(self, at_s: float, *, is_idle: bool) -> list[_AtWork]:
+        if is_idle:
+            return self._at_idle
+        # a clock that went back keeps none from being asked
+        return [work for work in self._judged if not at_s < work.due_s <= at_s + work.every_s]
+
+    def judge(self, window: Judged, at_s: float, *, is_idle: bool = False) -> list[AlertEvent]:
+        """Evaluate the rules on this scope at a time, or those that look at idle moments; return what changed."""
         events: list[AlertEvent] = []
-        for work in self._judged:
-            if at_s < work.due_s <= at_s + work.every_s:  # as `is_due`: this loop is what rules cost
-                continue
+        for work in self._due(at_s, is_idle=is_idle):
             judgement = work.judged(window, at_s)
-            if work.standing is None and type(judgement) is Clear:
+            if work.standing is None and type(judgement) is not Finding and not work.needs_data:
                 work.last = judgement
             else:
                 events += work.step(judgement, at_s)
@@ -237,11 +242,10 @@ class Bench:
                 events += work.step(judgement, at_s)
         return events
 
-    def recall(self, window: Window | SourceWindow, at_s: float) -> None:
+    def recall(self, window: Window | SourceWindow, at_s: float, *, is_idle: bool = False) -> None:
         """Let the evaluators see a moment of the past again: what came of it is known."""
-        for work in self._works:
-            if work.is_due(at_s):
-                work.last = work.judged(window, at_s)
+        for work in self._due(at_s, is_idle=is_idle):
+            work.last = work.judged(window, at_s)
 
     def restore(self, standings: Mapping[AlertKey, Standing]) -> None:
         """Take up the alerts where the store has them."""

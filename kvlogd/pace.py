@@ -10,7 +10,7 @@ time between two tokens is measured and not inferred: the same comparison on it 
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import log
 from operator import mul
 from typing import Any, NamedTuple
@@ -36,6 +36,8 @@ HEAVIER = 1.5
 NEAREST = 7
 """Counterparts that are looked at: the nearest of those that qualify."""
 LEAST_COUNTERPARTS = 3
+ROUNDED = 0.005
+"""Usage is printed in steps of 0.001: this much is added to it where two are divided."""
 OPEN_LOOP = 0.05
 """Variance of the running number per its mean from which on requests come whether or not others were answered."""
 REFERENCE = 3
@@ -142,7 +144,7 @@ def excess_of(row: Row, reference: Sequence[Row]) -> Excess | None:
     ]
     if len(able) < LEAST_COUNTERPARTS:
         return None
-    ways = (list(_as_many_running(row, able)), list(_as_much_work(row, able)))
+    ways = (_as_many_running(row, able), _as_much_work(row, able))
     return max((_excess(row, found) for found in ways if len(found) >= LEAST_COUNTERPARTS), key=_size, default=None)
 
 
@@ -156,35 +158,32 @@ def _excess(row: Row, found: list[tuple[float, float]]) -> Excess:
     return Excess(row, log(row.token_s / before_s), before_s)
 
 
-def _as_many_running(row: Row, able: Sequence[Row]) -> Iterator[tuple[float, float]]:
-    """Yield distance and token time of the counterparts by what runs.
+def _as_many_running(row: Row, able: Sequence[Row]) -> list[tuple[float, float]]:
+    """Return distance and token time of the counterparts by what runs.
 
     Where one was a little lighter its token time is raised by as much: a step takes longer by no more than its batch
     and its contexts grow.
     """
+    running, usage, prompts, found = row.running, row.usage + ROUNDED, row.prompt_tps + 1.0, []
     for one in able:
-        heavier = max(1.0, row.running / one.running, _fuller(row, one))
+        heavier = max(1.0, running / one.running, usage / (one.usage + ROUNDED))
         if heavier <= HEAVIER:
-            yield heavier * max(1.0, one.running / row.running) * _prompts(row, one), one.token_s * heavier
+            distance = heavier * max(1.0, one.running / running) * ((one.prompt_tps + 1.0) / prompts)
+            found.append((distance, one.token_s * heavier))
+    return found
 
 
-def _as_much_work(row: Row, able: Sequence[Row]) -> Iterator[tuple[float, float]]:
-    """Yield distance and token time of the counterparts by what was done, requests being of the same size."""
-    work = SLACK * row.generation_tps
+def _as_much_work(row: Row, able: Sequence[Row]) -> list[tuple[float, float]]:
+    """Return distance and token time of the counterparts by what was done, requests being of the same size."""
+    generation_tps, usage, prompts, found = row.generation_tps, row.usage + ROUNDED, row.prompt_tps + 1.0, []
+    work = SLACK * generation_tps
     for one in able:
         if one.generation_tps >= work and one.unsteady >= OPEN_LOOP:
-            heavier = max(1.0, _fuller(row, one) * one.running / row.running)
+            heavier = max(1.0, usage / (one.usage + ROUNDED) * one.running / row.running)
             if heavier <= HEAVIER:
-                yield heavier * one.generation_tps / row.generation_tps * _prompts(row, one), one.token_s * heavier
-
-
-def _fuller(row: Row, one: Row) -> float:
-    # usage is printed in steps of 0.001
-    return (row.usage + 0.005) / (one.usage + 0.005)
-
-
-def _prompts(row: Row, one: Row) -> float:
-    return (one.prompt_tps + 1.0) / (row.prompt_tps + 1.0)
+                distance = heavier * one.generation_tps / generation_tps * ((one.prompt_tps + 1.0) / prompts)
+                found.append((distance, one.token_s * heavier))
+    return found
 
 
 class Rung(NamedTuple):

@@ -1,7 +1,7 @@
 """One source's way from parsed lines to rows, findings and alerts; `replay` and the daemon both drive it.
 
 Pure: time is that of the records. A tick falls on each half minute of it, silent stretches included, and after a
-record that settles something (an idle moment, a crash). The same lines give the same alerts however they are cut.
+crash; those rules that look at idle moments see each one. The same lines give the same alerts however they are cut.
 """
 
 import heapq
@@ -221,13 +221,10 @@ class Pipeline:
                     track.window.scraped(line, line.ts_s if self.now_s is None else self.now_s)
                 continue
             self.advance(at_s)
-            evidence = track.window.evidence
             if isinstance(line, Stats):
-                track.window.observe(line)
+                self._observe(track, line)
             else:
-                track.window.event(line, at_s)
-            if track.window.evidence != evidence:
-                self._judge(track.bench, track.window, at_s)
+                self._witness(track, line, at_s)
             if number % RELIVED_AT_ONCE == 0:
                 yield
 
@@ -260,11 +257,11 @@ class Pipeline:
     def _benches(self) -> list[Bench]:
         return [self._source_bench, *(track.bench for track in self._tracks.values())]
 
-    def _judge(self, bench: Bench, window: Window | SourceWindow, at_s: float) -> None:
+    def _judge(self, bench: Bench, window: Window | SourceWindow, at_s: float, *, is_idle: bool = False) -> None:
         if self._recalls:
-            bench.recall(window, at_s)
+            bench.recall(window, at_s, is_idle=is_idle)
         else:
-            found = bench.judge(window, at_s)
+            found = bench.judge(window, at_s, is_idle=is_idle)
             if found:
                 self._alert_events += found
 
@@ -324,16 +321,17 @@ class Pipeline:
             if not self._is_new(track, stats):
                 return
             track = self._tracks[life.run.run_id]  # a new one where the clock went back
-        window = track.window
-        window.run = life.run
-        evidence = window.evidence
-        window.observe(stats)
+        track.window.run = life.run
+        self._observe(track, stats)
         self._samples.append(stats)
         self._sample_runs.append(life.run.run_id)
         self.window.stats_lines += 1
         self.window.stats_off_s = self.window.ready_s = None  # the log is not blind
-        if window.evidence != evidence:
-            self._judge(track.bench, window, at_s)
+
+    def _observe(self, track: Track, stats: Stats) -> None:
+        track.window.observe(stats)
+        if not (stats.running or stats.waiting):
+            self._judge(track.bench, track.window, stats.ts_s, is_idle=True)
 
     def _is_new(self, track: Track, stats: Stats) -> bool:
         """Return whether a record that does not go forward in time is no repetition; if the clock went back, say so."""
@@ -411,17 +409,16 @@ class Pipeline:
             return
         track = self._tracks.get(life.run.run_id) if life is not None else None
         if track is not None and life is not None:
-            self._engine_event(track, life, event, at_s)
+            track.window.run = life.run
+            self._witness(track, event, at_s)
         ids = (life.engine.engine_id, life.run.run_id) if life is not None else (None, None)
         self._events.append((*ids, event if event.ts_s is not None else event._replace(ts_s=at_s)))
 
-    def _engine_event(self, track: Track, life: Life, event: Event, at_s: float) -> None:
-        window = track.window
-        window.run = life.run
-        evidence = window.evidence
-        window.event(event, at_s)
-        if window.evidence != evidence:
-            self._judge(track.bench, window, at_s)
+    def _witness(self, track: Track, event: Event, at_s: float) -> None:
+        before_s = track.window.crashed_s
+        track.window.event(event, at_s)
+        if track.window.crashed_s != before_s:
+            self._judge(track.bench, track.window, at_s)
 
     def _source_event(self, event: Event, at_s: float) -> None:
         source = self.window

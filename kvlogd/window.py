@@ -48,8 +48,6 @@ class Window:
         self.stopped = False
         self.paused = False
         """Put to sleep or paused on purpose: requests wait and nothing moves, and that is no stall."""
-        self.evidence = 0
-        """Grows with everything that a rule may want to look at before the next tick."""
         self.peers: dict[int, Window] = {}
         """The windows of all present runs of the source by run, this one among them: shared, for rules that compare."""
         self.eyes = Eyes()
@@ -111,7 +109,6 @@ class Window:
                 self._standstill(stats, last)
         else:
             self.zero_since_s = self.frozen_since_s = None
-            self.evidence += 1
 
     def _standstill(self, stats: Stats, last: Stats | None) -> None:
         if self.zero_since_s is None:
@@ -127,7 +124,6 @@ class Window:
         times.append(at_s)
         if event.kind is EventKind.CRASH and self.crashed_s is None and not self.stopped:
             self.crashed_s = at_s
-            self.evidence += 1
         elif event.kind is EventKind.STOP:
             self.stopped = True
         elif event.kind is EventKind.KILLED:

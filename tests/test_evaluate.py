@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from kvlogd.engines import Fleet, Ids
-from kvlogd.evaluate import Bench, Judge, _Several, combined, excused
+from kvlogd.evaluate import Bench, _Several, combined, excused
 from kvlogd.model import Abstained, AlertEvent, Clear, Finding, Judgement, NoEvidence, Per
 from kvlogd.rules import Rule, load_rule, shipped_folder
 from kvlogd.window import SourceWindow, Window
@@ -49,14 +49,15 @@ def test_all_conditions_are_asked_even_when_the_first_decides() -> None:
     asked: list[int] = []
     told: list[Judgement] = [C, F, A]
 
-    def part(number: int) -> Judge:
-        def judge(_window: object, _at_s: float) -> Judgement:
-            asked.append(number)
-            return told[number]
+    class Part:
+        def __init__(self, number: int) -> None:
+            self.number = number
 
-        return judge
+        def judge(self, _window: object, _at_s: float) -> Judgement:
+            asked.append(self.number)
+            return told[self.number]
 
-    _Several(True, [part(number) for number in range(3)])(None, 0.0)
+    _Several(True, [Part(number) for number in range(3)]).judge(None, 0.0)
     assert asked == [0, 1, 2]
 
 
@@ -181,8 +182,20 @@ def test_equal_conditions_of_two_rules_are_looked_at_once(rule_of: MakeRule) -> 
 
 
 def test_a_clock_that_goes_back_keeps_no_rule_from_being_asked() -> None:
-    (work,) = Bench.of_reading([load_rule(shipped_folder() / "gpu-memory-growth.yaml")], Per.GPU, "gpu", "gpu")._works
+    bench = Bench.of_reading([load_rule(shipped_folder() / "gpu-memory-growth.yaml")], Per.GPU, "gpu", "gpu")
+    (work,) = bench._works
     work.every_s, work.due_s = 60.0, 7200.0
-    assert work.is_due(100.0), "it was asked in what was then the present, hours ahead"
-    assert not work.is_due(7150.0)
-    assert work.is_due(7200.0)
+    assert bench._due(100.0, is_idle=False) == [work], "it was asked in what was then the present, hours ahead"
+    assert bench._due(7150.0, is_idle=False) == []
+    assert bench._due(7200.0, is_idle=False) == [work]
+
+
+def test_an_idle_moment_is_for_those_rules_that_look_at_it_however_lately_they_were_asked(rule_of: MakeRule) -> None:
+    life = Fleet("vllm.log", Ids()).life_of(record(0))
+    never = "threshold: {signal: waiting, above: 99}"
+    bench = Bench.of_engine([rule_of("stall:", never), rule_of("floor:", never)._replace(id="floor")], life)
+    assert len(bench._due(START_S, is_idle=False)) == 2
+    for work in bench._works:
+        work.every_s, work.due_s = 60.0, START_S + 60
+    assert [work.rule.id for work in bench._due(START_S + 5, is_idle=True)] == ["floor"]
+    assert bench._due(START_S + 5, is_idle=False) == []

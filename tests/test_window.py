@@ -77,17 +77,11 @@ def test_idle_records_that_repeat_each_other_are_not_frozen() -> None:
     assert window_of(record(0), record(10), record(20)).frozen_since_s is None
 
 
-# --- idle moments
-
-
-def test_evidence_grows_with_what_rules_want_to_see_at_once() -> None:
+def test_an_engine_crashes_once() -> None:
     window = window_of(busy(0))
-    assert window.evidence == 0
-    window.observe(record(10))
-    assert window.evidence == 1
     window.event(Event(START_S + 11, EventKind.CRASH), START_S + 11)
     window.event(Event(START_S + 12, EventKind.CRASH), START_S + 12)
-    assert (window.evidence, window.crashed_s) == (2, START_S + 11)
+    assert window.crashed_s == START_S + 11
 
 
 def test_silence_counts_from_the_last_record_or_the_start() -> None:

@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from kvlogd.curve import median, newest
+from kvlogd.curve import median
 from kvlogd.fields import Count, Duration, Points
 from kvlogd.model import Abstained, Clear, EventKind, Finding, Judgement, NoEvidence, Per, Stats
 from kvlogd.window import Window
@@ -135,8 +135,7 @@ class Collapse:
         if rate is not None and last.running:
             # most blocks only tell that the rate is as it was: what else they say is then not needed
             needed = self._skipped + 1 >= self._stride or rate <= self._params.to * self._highest
-            records = newest(window.recent, fresh) if needed else [last]
-            self._keep(block_of(records, rate))
+            self._keep(block_of(window.fresh(self._taken), rate) if needed else moment_of(last, rate))
             self._judgement = self._look(window)
         self._taken, self._start_s = window.count, last.ts_s
         return self._judgement
@@ -162,20 +161,23 @@ class Collapse:
             self._usual = None
 
     def _look(self, window: Window) -> Judgement:
-        now, least = self._latest[-1], max([block.rate for block in self._latest])
-        usual = self._fallen_from
+        now, usual = self._latest[-1], self._fallen_from
         if usual is not None:
             if now.rate >= OVER * usual.rate:
                 self._fallen_from = None
                 return CLEAR
             return _finding(usual, now)
-        if least > self._params.to * self._highest:
+        low = self._params.to * self._highest
+        if now.rate > low or (least := max([block.rate for block in self._latest])) > low:
             return CLEAR if len(self._blocks) * (1 - RECENT_SHARE) >= self._params.blocks else YOUNG
         if now.at_s - self._latest[0].at_s < self._params.lasts:
             return YOUNG
         older = self._blocks[: int(len(self._blocks) * (1 - RECENT_SHARE))]
         if len(older) < self._params.blocks:
             return YOUNG
+        # the second half of the older blocks is in any yardstick: where it was as low, none need be made
+        if least > min([block.lowest for block in older[len(older) // 2 :]]) - self._params.below_low:
+            return CLEAR
         if self._usual is None or self._usual[0] != len(older):
             self._usual = len(older), usual_of(older)
         usual = self._usual[1]
@@ -194,6 +196,12 @@ class Collapse:
 CLEAR = Clear()
 YOUNG = Abstained("the run is young: its hit rate has no past to be compared with")
 UNSTEADY = Abstained("the hit rate of this run never lasted at one level")
+
+
+def moment_of(last: Stats, rate: float) -> Block:
+    """Return the block of one record."""
+    deferred = last.deferred or 0
+    return Block(last.ts_s, rate, rate, last.running, deferred, last.prompt_tps, last.generation_tps, last.kv_usage)
 
 
 def block_of(records: list[Stats], rate: float) -> Block:

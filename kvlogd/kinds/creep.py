@@ -72,14 +72,16 @@ class Creep:
 
     def _take_measured(self, window: Window) -> bool:
         """Take in the new scrapes; return whether they completed a row."""
-        closed = False
-        scrapes = newest(window.eyes.recent, window.eyes.count - self._scraped)
+        closed, eyes = False, window.eyes
+        if eyes.count == self._scraped:
+            return closed
+        scrapes = newest(eyes.recent, eyes.count - self._scraped)
         since_known = [scrape for scrape in scrapes if scrape.since_s is not None]
         if since_known:
             self._is_measured |= any(scrape.latencies for scrape in since_known)
             for state in self._measured:
                 closed |= state.take(since_known)
-        self._scraped = window.eyes.count
+        self._scraped = eyes.count
         return closed
 
     def _look(self, is_measured: bool) -> Judgement:

@@ -11,6 +11,7 @@ Cannot see: an engine that never idles; a residue that was there before the run'
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -23,6 +24,7 @@ from kvlogd.window import Window
 
 NAME = "floor"
 SCOPES = frozenset({Per.ENGINE})
+AT_IDLE = True
 
 SURE_FLOOR = 2
 """Spells at the lowest usage that make it a floor that this run comes back to."""
@@ -44,6 +46,8 @@ class Params(BaseModel):
     """What the floor must do to count."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    every_s: ClassVar[float] = 60.0
+    """Between idle records only what /metrics told can be new."""
 
     rises_by: Points = 0.005
     """How far above the lowest idle usage of the run every spell must stay."""
@@ -91,11 +95,12 @@ class Floor:
 
     def _take_exact(self, window: Window) -> bool:
         """Take in the new scrapes; return whether the engine was idle in one."""
-        idle = False
-        for scrape in newest(window.eyes.recent, window.eyes.count - self._scraped):
-            stats = as_record(scrape)
-            idle |= stats is not None and self._exact.observe(stats, None)
-        self._scraped = window.eyes.count
+        idle, eyes = False, window.eyes
+        if eyes.count > self._scraped:
+            for scrape in newest(eyes.recent, eyes.count - self._scraped):
+                stats = as_record(scrape)
+                idle |= stats is not None and self._exact.observe(stats, None)
+            self._scraped = eyes.count
         return idle
 
     def _look(self, window: Window, spells: Spells, step: float) -> Judgement:

@@ -15,13 +15,15 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from kvlogd.curve import load_bin, median, newest
+from kvlogd.curve import load_bin, median
 from kvlogd.fields import Points
 from kvlogd.model import Abstained, Clear, EventKind, Finding, Judgement, NoEvidence, Per, Stats
 from kvlogd.window import Window
 
 NAME = "recompute"
 SCOPES = frozenset({Per.ENGINE})
+AT_IDLE = True
+"""Its blocks end there too: what an idle engine did before is not averaged with what it does next."""
 
 BLOCK_RECORDS, BLOCK_S = 5, 60.0
 """A block is at least so many records and so long."""
@@ -105,7 +107,7 @@ class Recompute:
         last, fresh = window.last, window.count - self._taken
         if last is None or fresh < BLOCK_RECORDS or last.ts_s - self._start_s < BLOCK_S:
             return self._judgement
-        records = newest(window.recent, fresh)
+        records = window.fresh(self._taken)
         known = self._unlearned < CALM_EVERY and load_bin(last.running) in self._usual
         if known and max([record.kv_usage for record in records]) < self._params.full:
             self._unlearned += 1

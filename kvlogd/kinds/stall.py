@@ -77,8 +77,8 @@ class Stall:
         """Note since when a queue has stood beside a pool with room, with far fewer running than usual."""
         # a slow maximum: one burst does not set the yardstick for ever
         self._most_running = max(float(last.running), self._most_running * 0.9995)
-        few = last.running <= max(1.0, 0.5 * self._most_running)
-        if not (last.waiting > last.running and few and last.kv_usage < 0.5):
+        queues = last.waiting > last.running and last.kv_usage < 0.5
+        if not queues or last.running > max(1.0, 0.5 * self._most_running):
             self._starved_since_s = None
         elif self._starved_since_s is None:
             self._starved_since_s = last.ts_s
