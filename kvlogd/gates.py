@@ -23,7 +23,7 @@ SAME_RATE = 1.15
 """How far the rate of prompt tokens may move, as a factor."""
 LONGER = 0.35
 """By how much of their usage requests may grow unseen while their mix stays the same."""
-LONGER_AT_LEAST = 0.1
+LONGER_AT_LEAST = 0.15
 """The same, however sure it is that they come in lumps of the same size."""
 PAYERS = 0.15
 """Largest share of the running requests that may generate on and on while the mix stays the same."""
@@ -138,8 +138,9 @@ def flat(shift: Shift, reference: Stretch, now: Stretch, most: float | None, *, 
         return False
     # where their rate has moved as well, more may be longer requests; blocks that are freed late grow with it
     ratio = max(1.0, now.prompt_rate) / max(1.0, reference.prompt_rate)
-    if most is None:
-        most = LONGER if 1 / SAME_RATE <= ratio <= SAME_RATE else 2 * LONGER
+    most = LONGER if most is None else most
+    if most == LONGER and not 1 / SAME_RATE <= ratio <= SAME_RATE:
+        most = 2 * LONGER
     if shift.mean <= max(most, ratio - 1.0) * shift.before:
         return False
     if reference.hit_rate is None or now.hit_rate is None:
@@ -151,7 +152,7 @@ def granted(growth: Growth | None) -> float | None:
     """Return by what share of their usage requests may have grown unseen while their mix and rate stay the same."""
     if growth is None:
         return None
-    return max(LONGER_AT_LEAST, growth.most if growth.is_seen else min(LONGER, growth.most))
+    return max(LONGER, growth.most) if growth.is_seen else min(LONGER, max(LONGER_AT_LEAST, growth.most))
 
 
 def last_below(history: Sequence[tuple[float, float]], level: float) -> float | None:

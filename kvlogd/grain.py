@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 COARSER_THAN_PRINT = 0.0015
 """Least root mean square of the usage's steps that is not made by vLLM printing it in steps of 0.001."""
-LEAST_BLOCKS = 6
+LEAST_BLOCKS = 12
 """Blocks that it takes to know how far they spread."""
 TELLS = 0.9
 """Share of the blocks that must tell."""
@@ -53,7 +53,10 @@ def grain_of(usages: Sequence[float], prompts: Sequence[float]) -> Grain:
 
 
 def _half_square_step(values: Sequence[float]) -> float:
-    return sum([(b - a) * (b - a) for a, b in pairwise(values)]) / (2 * max(1, len(values) - 1))
+    """Return it without what a steady rise, as of a leak, adds to each step."""
+    steps = max(1, len(values) - 1)
+    rise = (values[-1] - values[0]) / steps
+    return max(0.0, sum([(b - a) * (b - a) for a, b in pairwise(values)]) / steps - rise * rise) / 2
 
 
 def growth_between(before: Sequence[Grain], now: Sequence[Grain]) -> Growth | None:

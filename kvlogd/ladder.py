@@ -30,7 +30,6 @@ from kvlogd.gates import (
     came_and_went,
     came_at_once,
     gradual,
-    granted,
     last_below,
     paid,
     request_noise,
@@ -301,8 +300,8 @@ def _is_light(shift: Shift, now: Stretch, state: _RungState, level: _LevelState)
         return False
     if state.rung.wary is None or level.seen <= state.rung.wary:
         return True
-    most = granted(growth_between(level.before(now.start_s), now.grains))
-    return most is not None and shift.mean > most * shift.before
+    growth = growth_between(level.before(now.start_s), now.grains)
+    return growth is not None and shift.mean > growth.most * shift.before
 
 
 def rises(blocks: Sequence[Block], verdict: Verdict, short: bool) -> bool:

@@ -50,10 +50,11 @@ def test_a_request_holds_no_more_than_the_longest_one_may() -> None:
 @pytest.mark.parametrize(
     ("growth", "share"),
     [
-        (Growth(0.05, False), 0.1),  # nothing grew, and that is sure
+        (Growth(0.05, False), 0.15),  # nothing grew, and that is sure
         (Growth(0.2, False), 0.2),
         (Growth(0.9, False), 0.35),  # not sure at all: no more than what is granted anyway
         (Growth(0.9, True), 0.9),
+        (Growth(0.2, True), 0.35),  # seen to grow never grants less than not seen
         (None, None),
     ],
 )

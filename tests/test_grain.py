@@ -51,7 +51,7 @@ def test_longer_answers_alone_show_in_the_usage() -> None:
 
 def test_more_blocks_tell_more_sharply() -> None:
     rows = list(closed_loop(8640))
-    few, many = (growth_between(*halves(rows[:count])) for count in (720, 8640))
+    few, many = (growth_between(*halves(rows[:count])) for count in (1440, 8640))
     assert few is not None
     assert many is not None
     assert many.most < few.most
@@ -64,11 +64,18 @@ def test_requests_that_come_in_much_smaller_lumps_are_others() -> None:
     assert growth.most > 0.7
 
 
+def test_a_steady_rise_is_no_lump() -> None:
+    lumps = [0.2, 0.21] * 30
+    rising = [usage + 0.002 * i for i, usage in enumerate(lumps)]
+    prompts = [10.0, 30.0] * 30
+    assert grain_of(rising, prompts).usage == pytest.approx(grain_of(lumps, prompts).usage, abs=0.01)
+
+
 def test_a_usage_finer_than_it_is_printed_leaves_the_prompts_to_tell() -> None:
-    grain = grain_of([0.1, 0.101, 0.1, 0.101], [10.0, 30.0, 10.0, 30.0])
-    assert grain == Grain(log(200.0 / 20.0), None)
-    coarse = grain_of([0.1, 0.2, 0.1, 0.2], [10.0, 30.0, 10.0, 30.0])
-    assert coarse.prompts == pytest.approx(log(10.0))
+    grain = grain_of([0.1, 0.101, 0.1], [10.0, 40.0, 10.0])
+    assert grain == Grain(log(450.0 / 20.0), None)
+    coarse = grain_of([0.1, 0.2, 0.1], [10.0, 40.0, 10.0])
+    assert coarse.prompts == pytest.approx(log(450.0 / 20.0))
     assert coarse.usage == pytest.approx(log(0.005 / 20.0))
 
 
@@ -81,7 +88,7 @@ def test_records_without_prompts_or_steps_tell_nothing(prompts: list[float]) -> 
 
 def test_too_few_blocks_tell_nothing() -> None:
     grains = grains_of(list(closed_loop(4320)))
-    assert growth_between(grains[:5], grains[20:]) is None
+    assert growth_between(grains[:11], grains[20:]) is None
     assert growth_between(grains[:20], []) is None
 
 
