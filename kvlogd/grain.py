@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 COARSER_THAN_PRINT = 0.0015
 """Least root mean square of the usage's steps that is not made by vLLM printing it in steps of 0.001."""
-LEAST_BLOCKS = 12
+LEAST_BLOCKS = 8
 """Blocks that it takes to know how far they spread."""
 TELLS = 0.9
 """Share of the blocks that must tell."""
 SLACK = 1.5
 """Sizes that are cut off at a longest request grow coarser more slowly than they grow."""
-DEVIATIONS = 3.0
+DEVIATIONS = 2.5
 """How many standard errors further the requests may have grown than they seem to have."""
 SEEN = 2.5
 """How many standard errors are more than noise."""

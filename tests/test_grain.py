@@ -88,7 +88,7 @@ def test_records_without_prompts_or_steps_tell_nothing(prompts: list[float]) -> 
 
 def test_too_few_blocks_tell_nothing() -> None:
     grains = grains_of(list(closed_loop(4320)))
-    assert growth_between(grains[:11], grains[20:]) is None
+    assert growth_between(grains[:7], grains[20:]) is None
     assert growth_between(grains[:20], []) is None
 
 
