@@ -84,41 +84,96 @@ def load_bin(running: int) -> int:
     return _BINS[running] if running < 4096 else 43
 
 
-def block_of(records: Sequence[Stats], interval_s: float) -> Block:
-    """Return the block of some consecutive records (at least one)."""
-    groups: dict[int, list[tuple[float, int]]] = {}
-    each = 0.0
+class Batch(NamedTuple):
+    """Some consecutive records, put apart once for all the blocks that they become part of."""
+
+    start_s: float
+    end_s: float
+    by_load: dict[int, list[tuple[float, int]]]
+    """Usage and number running, by load bin."""
+    usages: list[float]
+    prompts: list[float]
+    runnings: list[int]
+    generation_tps: float
+    """Sum."""
+    each_tps: float
+    """Sum of what one request generated."""
+    queued: int
+    """Records with a queue."""
+    hit_rate: float | None
+    """At the end."""
+
+
+def batch_of(records: Sequence[Stats]) -> Batch:
+    """Return the batch of some consecutive records (at least one)."""
+    by_load: dict[int, list[tuple[float, int]]] = {}
+    each_tps, queued = 0.0, 0
     for record in records:
         running = record.running
         key = _BINS[running] if running < 4096 else 43
-        if key in groups:
-            groups[key].append((record.kv_usage, running))
+        if key in by_load:
+            by_load[key].append((record.kv_usage, running))
         else:
-            groups[key] = [(record.kv_usage, running)]
+            by_load[key] = [(record.kv_usage, running)]
         if running:
-            each += record.generation_tps / running
-    n = len(records)
-    usages = [record.kv_usage for record in records]
-    prompts = [record.prompt_tps for record in records]
-    runnings = [record.running for record in records]
-    hit_rate = records[-1].prefix_hit_rate
-    prompted = sum(prompts) * interval_s
-    generated = sum([record.generation_tps for record in records]) * interval_s
-    return Block(
+            each_tps += record.generation_tps / running
+        if record.waiting:
+            queued += 1
+    return Batch(
         records[0].ts_s,
         records[-1].ts_s,
-        {key: _cell(group) for key, group in groups.items()},
+        by_load,
+        [record.kv_usage for record in records],
+        [record.prompt_tps for record in records],
+        [record.running for record in records],
+        sum([record.generation_tps for record in records]),
+        each_tps,
+        queued,
+        records[-1].prefix_hit_rate,
+    )
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Return consecutive batches (at least one) as one."""
+    by_load: dict[int, list[tuple[float, int]]] = {}
+    for batch in batches:
+        for key, group in batch.by_load.items():
+            by_load.setdefault(key, []).extend(group)
+    return Batch(
+        batches[0].start_s,
+        batches[-1].end_s,
+        by_load,
+        [usage for batch in batches for usage in batch.usages],
+        [prompt for batch in batches for prompt in batch.prompts],
+        [running for batch in batches for running in batch.runnings],
+        sum([batch.generation_tps for batch in batches]),
+        sum([batch.each_tps for batch in batches]),
+        sum([batch.queued for batch in batches]),
+        batches[-1].hit_rate,
+    )
+
+
+def block_of(batch: Batch, interval_s: float) -> Block:
+    """Return the block of a batch."""
+    usages, prompts = batch.usages, batch.prompts
+    n = len(usages)
+    prompted = sum(prompts) * interval_s
+    generated = batch.generation_tps * interval_s
+    return Block(
+        batch.start_s,
+        batch.end_s,
+        {key: _cell(group) for key, group in batch.by_load.items()},
         min(usages),
         sum(usages) / n,
         prompted,
         generated,
-        prompted * (1.0 - min(1.0, max(0.0, hit_rate or 0.0))) + generated,
-        each * interval_s,
-        min(runnings),
-        sum(runnings) / n,
-        hit_rate,
+        prompted * (1.0 - min(1.0, max(0.0, batch.hit_rate or 0.0))) + generated,
+        batch.each_tps * interval_s,
+        min(batch.runnings),
+        sum(batch.runnings) / n,
+        batch.hit_rate,
         1.0 - prompts.count(0.0) / n,
-        max(usages) >= FULL or sum([record.waiting > 0 for record in records]) > 0.1 * n,
+        max(usages) >= FULL or batch.queued > 0.1 * n,
         max(prompts) * interval_s,
         grain_of(usages, prompts),
     )
@@ -130,9 +185,8 @@ def _cell(group: list[tuple[float, int]]) -> Cell:
         return Cell(group[0][0], group[0][1], 0.05, 1)
     steps = sorted([abs(b[0] - a[0]) for a, b in pairwise(group)])
     running = sum([r for _, r in group]) / n
-    group.sort()
     # successive differences of independent noise are sqrt(2) wider than the noise
-    return Cell(group[(n - 1) // 4][0], running, 1.05 * median(steps), n)
+    return Cell(sorted(group)[(n - 1) // 4][0], running, 1.05 * median(steps), n)
 
 
 class Point(NamedTuple):
@@ -223,6 +277,13 @@ def stretch_of(blocks: Sequence[Block], least_rows: int, short: bool, wanted: Co
         sum([block.prompted for block in blocks]) / len(blocks),
         [block.grain for block in blocks],
     )
+
+
+def lift_of(block: Block, reference: Stretch, unknown: float) -> float:
+    """Return how far a block lies above a stretch at the loads that both saw, on average; `unknown` without any."""
+    points = reference.points
+    above = [cell.usage - points[key].usage for key, cell in block.cells.items() if key and key in points]
+    return sum(above) / len(above) if above else unknown
 
 
 class Shift(NamedTuple):

@@ -13,13 +13,17 @@ from kvlogd.curve import (
     FLOOR,
     NOISY_S,
     PRINT_STEP,
+    Batch,
     Block,
     Shift,
     Spells,
     Stretch,
+    batch_of,
     block_of,
     climbs,
     compare,
+    joined,
+    lift_of,
     stretch_of,
 )
 from kvlogd.gates import (
@@ -38,6 +42,8 @@ from kvlogd.gates import (
 )
 from kvlogd.grain import Grain, growth_between
 from kvlogd.model import Stats
+
+BATCH_RECORDS = 10
 
 
 class Rung(NamedTuple):
@@ -59,16 +65,17 @@ class Rung(NamedTuple):
 class Level(NamedTuple):
     """Blocks of one size and the stretches made of them."""
 
-    records: int
+    batches: int
+    """In a block, each of `BATCH_RECORDS`."""
     warm_up: int
     """First blocks of a run that are left out: caches fill, load ramps up."""
     rungs: tuple[Rung, ...]
 
 
 LEVELS = (
-    Level(10, 1, (Rung(3, 2, 0.08, 60), Rung(6, 2, 0.06, 60))),
-    Level(60, 3, (Rung(3, 2, 0.08, wary=48), Rung(6, 2, 0.06, wary=72), Rung(12, 3, 0.04), Rung(36, 4, 0.03))),
-    Level(360, 1, (Rung(12, 3, 0.03), Rung(24, 4, 0.025), Rung(48, 6, 0.02))),
+    Level(1, 1, (Rung(3, 2, 0.08, 60), Rung(6, 2, 0.06, 60))),
+    Level(6, 3, (Rung(3, 2, 0.08, wary=48), Rung(6, 2, 0.06, wary=72), Rung(12, 3, 0.04), Rung(36, 4, 0.03))),
+    Level(36, 1, (Rung(12, 3, 0.03), Rung(24, 4, 0.025), Rung(48, 6, 0.02))),
 )
 """At 10 s a record: blocks of 100 s, 10 min and 1 h, stretches from 5 min to 2 days."""
 
@@ -76,6 +83,8 @@ WARM_TURNOVERS = 2.0
 """Before that the first requests of a run still grow: usage climbs at the same number running."""
 SLOWER = 0.75
 """A leak costs no steps: where requests generate slower than this share of their pace, they have got heavier."""
+LITTLE = 0.25
+"""What is raised by less than this share of the shift that is enough need not be looked at."""
 HISTORY = 400
 """Comparisons that a rung remembers."""
 OUTLASTS_S = 6600.0
@@ -122,7 +131,7 @@ class _RungState:
 class _LevelState:
     def __init__(self, level: Level) -> None:
         self.level = level
-        self.pending: list[Stats] = []
+        self.pending: list[Batch] = []
         self.longest = max(rung.blocks for rung in level.rungs)
         self.first: list[Block] = []
         self.last: deque[Block] = deque(maxlen=self.longest)
@@ -144,6 +153,7 @@ class Ladder:
 
     def __init__(self, levels: Sequence[Level] = LEVELS) -> None:
         self._levels = [_LevelState(level) for level in levels]
+        self._pending: list[Stats] = []
         self._turnovers = 0.0
         """Of the run so far, as far as the smallest blocks tell."""
         self._spells = Spells(IDLE.by)
@@ -157,13 +167,11 @@ class Ladder:
         closed = self._spells.take(records, interval_s)
         if closed:
             self._idle = judge_idle(self._spells)
-        for state in self._levels:
-            state.pending += records
-            records_each = state.level.records
-            while len(state.pending) >= records_each:
-                self._close(state, state.pending[:records_each], interval_s or 10.0, size)
-                del state.pending[:records_each]
-                closed = True
+        self._pending += records
+        while len(self._pending) >= BATCH_RECORDS:
+            self._heap(batch_of(self._pending[:BATCH_RECORDS]), interval_s or 10.0, size)
+            del self._pending[:BATCH_RECORDS]
+            closed = True
         if closed:
             self._levels = [state for state in self._levels if not self._outgrown(state, size)]
             least_s = 0.0 if self._spells.last_drop is None else NOISY_S
@@ -178,10 +186,16 @@ class Ladder:
             return False
         return not size.kv_tokens or self._turnovers >= WARM_TURNOVERS
 
-    def _close(self, state: _LevelState, records: Sequence[Stats], interval_s: float, size: Size) -> None:
-        block = block_of(records, interval_s)
+    def _heap(self, batch: Batch, interval_s: float, size: Size) -> None:
+        for state in self._levels:
+            state.pending.append(batch)
+            if len(state.pending) == state.level.batches:
+                self._close(state, block_of(joined(state.pending), interval_s), size)
+                state.pending = []
+
+    def _close(self, state: _LevelState, block: Block, size: Size) -> None:
         state.seen += 1
-        state.balance.append(balance_of(block, len(records)))
+        state.balance.append(balance_of(block, state.level.batches * BATCH_RECORDS))
         if state is self._levels[0] and size.kv_tokens and self._turnovers < WARM_TURNOVERS:
             self._turnovers += block.fresh_tokens / max(1.0, block.mean_usage * size.kv_tokens)
         warm = state.seen > state.level.warm_up and (not size.kv_tokens or self._turnovers >= WARM_TURNOVERS)
@@ -202,14 +216,16 @@ class Ladder:
             return
         if state.last[-rung.blocks].start_s <= state.first[rung.blocks - 1].end_s:
             return
-        short = state.level.records < 60
+        short = state.level.batches == 1
         if rung_state.reference is None:
             rung_state.reference = stretch_of(state.first[: rung.blocks], rung.least_rows, short)
         blocks = list(state.last)[-rung.blocks :]
-        highest = min([block.least_usage for block in blocks]) / FLOOR
-        if highest < 0.25 * rung.by:  # far too little was held at some time: spare the comparison
+        raised = min([block.least_usage for block in blocks]) / FLOOR
+        if rung_state.verdict is None:
+            raised = min(raised, lift_of(blocks[-1], rung_state.reference, raised))
+        if raised < LITTLE * rung.by:  # far too little was held at some time: spare the comparison
             self.compared = True
-            rung_state.remember(blocks[-1].end_s, highest)
+            rung_state.remember(blocks[-1].end_s, max(0.0, raised))
             rung_state.verdict = None
             return
         now = stretch_of(blocks, rung.least_rows, short, rung_state.reference.points.keys())

@@ -6,12 +6,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlogd.curve import KEPT, Spell, Spells, block_of, climbs, compare, load_bin, newest, stretch_of
+from kvlogd import curve
+from kvlogd.curve import (
+    KEPT,
+    Block,
+    Spell,
+    Spells,
+    batch_of,
+    climbs,
+    compare,
+    joined,
+    lift_of,
+    load_bin,
+    newest,
+    stretch_of,
+)
 from kvlogd.model import Stats
 
 
 def record(at_s: float, running: int, usage: float, prompt: float = 100.0, generated: float = 50.0) -> Stats:
     return Stats(at_s, None, 0, None, prompt, generated, running, 0, usage)
+
+
+def block_of(rows: list[Stats], interval_s: float) -> Block:
+    return curve.block_of(batch_of(rows), interval_s)
 
 
 records = st.builds(
@@ -36,6 +54,14 @@ def test_no_block_raises_and_its_numbers_are_within_its_records(rows: list[Stats
     assert sum(cell.records for cell in block.cells.values()) == len(rows)
     stretch = stretch_of([block, block], 1, short=False)
     assert set(stretch.points) == set(block.cells)
+
+
+@given(st.lists(st.lists(records, min_size=1, max_size=9), min_size=1, max_size=6))
+def test_batches_that_are_joined_are_the_batch_of_all_records(parts: list[list[Stats]]) -> None:
+    whole, found = batch_of([row for part in parts for row in part]), joined([batch_of(part) for part in parts])
+    assert found._replace(generation_tps=0.0, each_tps=0.0) == whole._replace(generation_tps=0.0, each_tps=0.0)
+    assert found.generation_tps == pytest.approx(whole.generation_tps)
+    assert found.each_tps == pytest.approx(whole.each_tps)
 
 
 def test_order_of_equal_records_does_not_matter() -> None:
@@ -93,6 +119,13 @@ def test_stretches_that_share_no_load_are_not_compared_and_load_0_is_none() -> N
     )
     assert compare(high, low) is None
     assert compare(idle, idle) is None
+
+
+def test_how_far_the_newest_block_lies_above_what_was() -> None:
+    reference = stretch_of([block_of(block_at({2: 0.1, 4: 0.2}, 0.0), 10.0)] * 3, 2, short=False)
+    block = block_of(block_at({2: 0.2, 4: 0.24, 8: 0.9}, 0.0), 10.0)
+    assert lift_of(block, reference, 0.5) == pytest.approx(0.07)
+    assert lift_of(block_of([record(0, 50, 0.9)], 10.0), reference, 0.5) == 0.5
 
 
 def test_only_wanted_loads_are_looked_at() -> None:
