@@ -17,8 +17,6 @@ from kvlogd.plan import Policy
 from kvlogd.quantity import duration_text
 from kvlogd.status import COLOURS, PLAIN, WIDTH, aligned
 
-_HELD = {"quiet hours": "its quiet hours", "grouping": "the wait for more of this rule"}
-"""What is told of a silence stands in a line of its own."""
 _INDENT: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "    "}
 
 
@@ -31,6 +29,10 @@ class Holder(StrEnum):
     """More alerts of its rule may come within seconds."""
     NOTHING = "nothing"
     """It goes out as soon as the channel takes it."""
+
+
+_HELD = {Holder.QUIET: "its quiet hours", Holder.GROUPING: "the wait for more of this rule"}
+"""What is told of a silence stands in a line of its own."""
 
 
 class Hold(NamedTuple):

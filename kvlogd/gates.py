@@ -9,7 +9,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from kvlogd.curve import Block, Shift, Stretch
-from kvlogd.grain import Grain, Growth, growth_between
+from kvlogd.grain import Growth
 
 GRADUAL = 0.35
 """The middle half of the rise must take at least this share of the stretch."""
@@ -25,6 +25,8 @@ LONGER = 0.35
 """By how much of their usage requests may grow unseen while their mix stays the same."""
 LONGER_AT_LEAST = 0.15
 """The same, however sure it is that they come in lumps of the same size."""
+SLOWER = 0.75
+"""A leak costs no steps: where requests generate slower than this share of their pace, they have got heavier."""
 PAYERS = 0.15
 """Largest share of the running requests that may generate on and on while the mix stays the same."""
 FLAT_BY, FLAT_BY_TOLD = 0.05, 0.03
@@ -107,9 +109,8 @@ def came_at_once(balance: Sequence[Balance], since_s: float, tokens: float) -> b
     return any(block.burst_tokens >= AT_ONCE * tokens for block in balance if block.end_s > since_s)
 
 
-def sure(shift: Shift, reference: Stretch, now: Stretch, past: Sequence[Grain]) -> bool:
-    """Return whether the shift is beyond its error and uniform over the loads."""
-    growth = growth_between(past, now.grains)
+def sure(shift: Shift, reference: Stretch, now: Stretch, growth: Growth | None) -> bool:
+    """Return whether the shift is beyond its error, uniform over the loads, and more than requests have grown by."""
     if shift.bins > 2 and shift.intercept >= 5 * shift.error:
         if growth is not None and growth.is_seen and shift.mean <= growth.most * shift.before:
             return False
@@ -153,6 +154,16 @@ def granted(growth: Growth | None) -> float | None:
     if growth is None:
         return None
     return max(LONGER, growth.most) if growth.is_seen else min(LONGER, max(LONGER_AT_LEAST, growth.most))
+
+
+def is_light(shift: Shift, reference: Stretch, now: Stretch, growth: Growth | None, *, is_old: bool) -> bool:
+    """Return whether nothing tells that a short stretch has heavier requests than those it is compared with.
+
+    In an old run it must be seen that they are as long as they were.
+    """
+    if now.pace < SLOWER * reference.pace:
+        return False
+    return not is_old or (growth is not None and shift.mean > growth.most * shift.before)
 
 
 def last_below(history: Sequence[tuple[float, float]], level: float) -> float | None:

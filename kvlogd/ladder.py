@@ -34,6 +34,7 @@ from kvlogd.gates import (
     came_and_went,
     came_at_once,
     gradual,
+    is_light,
     last_below,
     paid,
     request_noise,
@@ -81,8 +82,6 @@ LEVELS = (
 
 WARM_TURNOVERS = 2.0
 """Before that the first requests of a run still grow: usage climbs at the same number running."""
-SLOWER = 0.75
-"""A leak costs no steps: where requests generate slower than this share of their pace, they have got heavier."""
 LITTLE = 0.25
 """What is raised by less than this share of the shift that is enough need not be looked at."""
 HISTORY = 400
@@ -268,15 +267,14 @@ def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, siz
     if reference is None or shift.shift < rung.by:
         return None
     turnovers = turnovers_of(now, reference, size.kv_tokens)
-    if (
-        now.prompted < 0.2
-        or (turnovers is not None and turnovers < 3.0)
-        or not sure(shift, reference, now, level.before(now.start_s))
-    ):
+    if now.prompted < 0.2 or (turnovers is not None and turnovers < 3.0):
+        return None
+    growth = growth_between(level.before(now.start_s), now.grains)
+    if not sure(shift, reference, now, growth):
         return None
     if turnovers is not None and shift.mean < 3 * request_noise(shift, turnovers):
         return None
-    if rung.wary is not None and not _is_light(shift, now, state, level):
+    if rung.wary is not None and not is_light(shift, reference, now, growth, is_old=level.seen > rung.wary):
         return None
     if came_and_went(state.history if rung.wary is None else level.rungs[0].history, shift.shift):
         return None
@@ -308,16 +306,6 @@ def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, siz
         turnovers,
         now.end_s - reference.end_s,
     )
-
-
-def _is_light(shift: Shift, now: Stretch, state: _RungState, level: _LevelState) -> bool:
-    """Return whether nothing tells that a short stretch has heavier requests than those it is compared with."""
-    if state.reference is None or now.pace < SLOWER * state.reference.pace:
-        return False
-    if state.rung.wary is None or level.seen <= state.rung.wary:
-        return True
-    growth = growth_between(level.before(now.start_s), now.grains)
-    return growth is not None and shift.mean > growth.most * shift.before
 
 
 def rises(blocks: Sequence[Block], verdict: Verdict, short: bool) -> bool:
