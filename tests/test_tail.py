@@ -3,6 +3,8 @@
 import gzip
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,17 @@ import pytest
 from kvlogd import unpacked
 from kvlogd.recall import Loss
 from kvlogd.tail import Tail, globbed
-from tests.tailing import BUDGET, copytruncate, descriptors_of, following, lines, rotate, writing
+from tests.tailing import BUDGET, Follower, Writer, copytruncate, descriptors_of, following, lines, rotate, writing
+
+
+@contextmanager
+def stopped_behind(log: Path, count: int) -> Iterator[tuple[Follower, Writer]]:
+    """Yield a follower that has read so many lines and reads no more, and the writer that goes on."""
+    with following(log) as follower, writing(log) as writer:
+        writer.lines(count)
+        follower.settle()
+        follower.tail.close()
+        yield follower, writer
 
 
 def test_patterns_find_files_and_paths_are_taken_as_they_are(tmp_path: Path) -> None:
@@ -143,10 +155,7 @@ def pack(old: Path) -> Path:
 @pytest.mark.parametrize("budget", [1, 1 << 20], ids=["killed between any two commits", "not killed"])
 def test_what_was_packed_while_nobody_read_is_read_on_from_there(tmp_path: Path, budget: int) -> None:
     log = tmp_path / "vllm.log"
-    with following(log) as follower, writing(log) as writer:
-        writer.lines(50)
-        follower.settle()
-        follower.tail.close()
+    with stopped_behind(log, 50) as (follower, writer):
         writer.lines(9000)
         writer.raw("half a line")
         pack(rotate(log))
@@ -170,10 +179,7 @@ def test_what_was_packed_while_nobody_read_is_read_on_from_there(tmp_path: Path,
 
 def test_copytruncate_that_packs_its_copy_while_nobody_reads(tmp_path: Path) -> None:
     log = tmp_path / "vllm.log"
-    with following(log) as follower, writing(log) as writer:
-        writer.lines(50)
-        follower.settle()
-        follower.tail.close()
+    with stopped_behind(log, 50) as (follower, writer):
         writer.lines(10)
         pack(copytruncate(log))
         writer.lines(5)
@@ -188,10 +194,7 @@ def test_what_cannot_be_read_on_from_a_packed_file_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:
     log = tmp_path / "vllm.log"
-    with following(log) as follower, writing(log) as writer:
-        writer.lines(10 if harm == "short" else 50)
-        follower.settle()
-        follower.tail.close()
+    with stopped_behind(log, 10 if harm == "short" else 50) as (follower, writer):
         writer.lines(20)
         packed = pack(rotate(log))
         data = packed.read_bytes()
@@ -212,10 +215,7 @@ def test_what_cannot_be_read_on_from_a_packed_file_is_told(
 
 def test_what_was_read_to_its_end_before_it_was_packed_is_not_told_as_lost(tmp_path: Path) -> None:
     log = tmp_path / "vllm.log"
-    with following(log) as follower, writing(log) as writer:
-        writer.lines(50)
-        follower.settle()
-        follower.tail.close()
+    with stopped_behind(log, 50) as (follower, writer):
         old = rotate(log)
         os.utime(old, (time.time() - 3600,) * 2)
         pack(old)
@@ -246,10 +246,7 @@ def test_the_rest_of_a_line_that_came_in_parts_is_no_line_in_a_packed_file_eithe
 
 def test_a_file_that_was_packed_unseen_behind_one_that_is_read_on_is_told(tmp_path: Path) -> None:
     log = tmp_path / "vllm.log"
-    with following(log) as follower, writing(log) as writer:
-        writer.lines(50)
-        follower.settle()
-        follower.tail.close()
+    with stopped_behind(log, 50) as (follower, writer):
         writer.lines(10)
         pack(rotate(log)).rename(tmp_path / "vllm.log.2.gz")
         writer.reopen()
