@@ -59,14 +59,17 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def places_of(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
-    """Return the store that is meant, and where its daemon may listen."""
-    from kvlogd import wire
+    """Return the store that is meant, and where its daemon may listen.
 
-    if arguments.db is not None and arguments.config is None:
-        return arguments.db, wire.places(arguments.db, None)
-    from kvlogd.config import load_config
-
-    return _placed(arguments, load_config(arguments.config).store)
+    What is wrong with the config is told on stderr: who is called at night must get an answer while somebody edits it.
+    Raises ConfigError where it does not say which store is meant.
+    """
+    places, faults = _placed_anyhow(arguments)
+    for fault in faults:
+        print(f"kvlogd: {fault}", file=sys.stderr)
+    if faults:
+        print(f"kvlogd: the config is wrong now; {places[0]} is asked all the same", file=sys.stderr)
+    return places
 
 
 def _placed(arguments: argparse.Namespace, config: "StoreConfig") -> tuple[Path, list[Path]]:
@@ -77,11 +80,15 @@ def _placed(arguments: argparse.Namespace, config: "StoreConfig") -> tuple[Path,
 
 
 def _placed_anyhow(arguments: argparse.Namespace) -> tuple[tuple[Path, list[Path]], list[ConfigError]]:
-    """Return what `places_of` does, also of a config that is wrong elsewhere, with its faults. Raises ConfigError."""
+    """Return what `places_of` does, with the faults of the config. Raises ConfigError."""
+    from kvlogd import wire
+    from kvlogd.config import load_config, load_store
+
+    if arguments.db is not None and arguments.config is None:
+        return (arguments.db, wire.places(arguments.db, None)), []
     try:
-        return places_of(arguments), []
+        return _placed(arguments, load_config(arguments.config).store), []
     except ConfigError as fault:
-        from kvlogd.config import load_store
         from kvlogd.yamlfile import FaultsError
 
         faults = list(fault.all) if isinstance(fault, FaultsError) else [fault]
