@@ -31,9 +31,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     status = commands.add_parser(
         "status",
         help="what the running daemon sees, and how it is",
-        description="Shows what the running daemon sees, and how it is. Where the config was changed since and is "
-        "wrong now, the daemon lives on with the old one: it is shown, and what is wrong is told beside it.",
-        epilog="exit status: 0 it was shown, 1 no daemon runs, 2 wrong usage or config, also where it was shown",
+        description="Shows what the running daemon sees, and how it is. Where the config or a rule was changed since "
+        "and is wrong now, the daemon lives on with the old one: it is shown, and what is wrong is told beside it.",
+        epilog="exit status: 0 it was shown, 1 no daemon runs, 2 wrong usage, config or rule, also where it was shown",
     )
     status.add_argument("--json", action="store_true", help="one JSON object")
     status.set_defaults(run=_status)
@@ -89,11 +89,8 @@ def _placed_anyhow(arguments: argparse.Namespace) -> tuple[tuple[Path, list[Path
     try:
         return _placed(arguments, load_config(arguments.config).store), []
     except ConfigError as fault:
-        from kvlogd.yamlfile import FaultsError
-
-        faults = list(fault.all) if isinstance(fault, FaultsError) else [fault]
         try:
-            return _placed(arguments, load_store(arguments.config)), faults
+            return _placed(arguments, load_store(arguments.config)), _each(fault)
         except ConfigError:
             raise fault from None
 
@@ -203,6 +200,7 @@ def _status(arguments: argparse.Namespace) -> int:
     from kvlogd.status import status_text, to_json
 
     (store, places), faults = _placed_anyhow(arguments)
+    faults = faults or _rule_faults(arguments)
     told = {"config_faults": [{"where": one.where, "what": one.what, "mend": one.mend} for one in faults]}
     try:
         status = ask.status(places, store)
@@ -222,6 +220,25 @@ def _status(arguments: argparse.Namespace) -> int:
         faults, ConfigError("the daemon lives on with what it read before, and could not start with this", mend=mend)
     )
     return 0
+
+
+def _rule_faults(arguments: argparse.Namespace) -> list[ConfigError]:
+    """Return what is wrong with the rules of a config that is right by itself: they are not in force."""
+    from kvlogd.setup import read_setup
+
+    if arguments.db is not None and arguments.config is None:
+        return []
+    try:
+        read_setup(arguments.config)
+    except ConfigError as fault:
+        return _each(fault)
+    return []
+
+
+def _each(fault: ConfigError) -> list[ConfigError]:
+    from kvlogd.yamlfile import FaultsError
+
+    return list(fault.all) if isinstance(fault, FaultsError) else [fault]
 
 
 def _refuse(faults: list[ConfigError], *more: ConfigError) -> None:

@@ -227,7 +227,7 @@ def _record(kind: type[Any], fields: Mapping[str, Any]) -> Any:
 
 
 def status_text(status: Status, *, colour: bool = False, sparks: bool = False) -> str:
-    """Return the status for people: what is wrong first, aligned, 80 columns.
+    """Return the status for people: what is wrong first, aligned, 80 columns but for troubles that need more.
 
     Colour and a small chart an engine are there where they are wanted.
     """
@@ -378,8 +378,15 @@ def _channels(status: Status) -> list[str]:
 
 
 def _troubles(status: Status) -> list[str]:
-    rows = [[_ago(status, t.at_s), f"{t.times}x", t.where, t.what] for t in status.troubles]
-    return aligned(["trouble", "times", "where", "what"], rows, right={0, 1})
+    """Return what went wrong, whole: a file with its line, or a mend, is of no use when it is cut."""
+    head, right = ["trouble", "times", "where", "what"], {0, 1}
+    rows = [[_ago(status, t.at_s), f"{t.times}x", t.where] for t in status.troubles]
+    left = WIDTH - len(_GAP) - max(map(len, aligned(head[:3], rows, right=right)), default=0)
+    below = [[] if len(t.what) <= left else t.what.splitlines() for t in status.troubles]
+    whats = ["" if more else t.what for t, more in zip(status.troubles, below, strict=True)]
+    table = aligned(head, [[*row, what] for row, what in zip(rows, whats, strict=True)], right=right)
+    told = zip(table[1:], below, strict=True)
+    return [*table[:1], *(line for row, more in told for line in [row, *(f"  {_clean(text)}" for text in more)])]
 
 
 def aligned(

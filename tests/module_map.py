@@ -128,7 +128,7 @@ MAY_IMPORT = {
     "caller": "wire",
     "endpoint": "caller rows sheet sqlgate wire",
     "ask": "progress rows sheet status wire",
-    "live": "ask config disk lock progress rows sheet sqlgate status store wire yamlfile",
+    "live": "ask config disk lock progress rows setup sheet sqlgate status store wire yamlfile",
     "status": "quantity",
     "checkup": "",
     "servers": "",

@@ -323,6 +323,43 @@ def test_status_does_not_guess_where_the_config_cannot_be_read(tmp_path: Path) -
     assert "cannot be read" in told.complaint
 
 
+MINE = """
+id: mine
+verdict: mine
+severity: info
+per: engine
+when: {threshold: {signal: waiting, above: 5}}
+why: it waits
+do: [look]
+"""
+
+
+def test_status_tells_which_rule_is_not_in_force(tmp_path: Path) -> None:
+    rules = tmp_path / ("a-folder-with-a-long-name" * 4)
+    rules.mkdir()
+    rule = rules / "mine.yaml"
+    rule.write_text(MINE)
+    fault = f"{rule}:6: signal: no signal of that name: did you mean waiting?"
+    with ready(tmp_path / "d", f"rules: {{folders: [{rules}]}}\n") as daemon:
+        rule.write_text(MINE.replace("waiting,", "wating,"))
+        told = daemon.ask("status")
+        assert (told.status, told.out[:7]) == (2, "kvlogd ")
+        assert told.err.splitlines()[0] == f"kvlogd: {fault}"
+        assert daemon.ask("status", "--json").records[0]["config_faults"][0]["where"] == f"{rule}:6"
+        daemon.send(signal.SIGHUP)
+        daemon.wait_for("reload failed")
+        rule.write_text(MINE)
+        told = daemon.ask("status")
+        assert (told.status, told.err) == (0, "")
+        lines = told.out.splitlines()
+        at = next(number for number, line in enumerate(lines) if line.endswith("  1x  reload"))
+        assert lines[at + 1 : at + 3] == ["  refused, so the old config and rules stay in force:", f"  {fault}"]
+        daemon.send(signal.SIGHUP)
+        daemon.wait_for("RELOADING=1")
+        daemon.wait_for("READY=1")
+        assert daemon.status()["troubles"] == []
+
+
 # --- a config that somebody edits at night
 
 
