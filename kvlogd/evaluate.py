@@ -22,6 +22,7 @@ from kvlogd.model import (
     NoEvidence,
     Per,
 )
+from kvlogd.quantity import count_text
 from kvlogd.rules import AllOf, Condition, Leaf, Rule
 from kvlogd.window import SourceWindow, Window
 
@@ -146,7 +147,7 @@ class _AtWork:
                 judgement = excused(judgement, (excuse.judge(window, at_s) for excuse in self.unless))
         except FAULTS as error:
             self.failures += 1
-            return Broken(f"the rule failed, {self.failures} times so far: {type(error).__name__}")
+            return Broken(f"the rule failed, {count_text(self.failures, 'time')} so far: {type(error).__name__}")
         self.failures = 0
         if not self.has_judged:
             self.has_judged = not isinstance(judgement, NoEvidence)

@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",
     "alerts": "",
-    "evaluate": "window gauge kinds rules alerts engines",
+    "evaluate": "window gauge kinds quantity rules alerts engines",
     "sideline": "alerts evaluate gauge reading rules",
     "notice": "quantity reading",
     "agenda": "rules",
@@ -72,7 +72,7 @@ MAY_IMPORT = {
     "recovery": "disk lock",
     "asking": "",
     "salvage": "bookkeeping days disk export lock schema store table telemetry transaction",
-    "storecli": "salvage",
+    "storecli": "quantity salvage",
     "store": "asking disk export history lease lock migration recovery rows schema snapshot table transaction",
     "piece": "rows",
     "clock": "",
@@ -93,7 +93,7 @@ MAY_IMPORT = {
     "lookout": "alerts config gpus kin pipeline procfs quantity reading rows rules setup sideline status voice work",
     "gpucli": "ask live quantity",
     "container": "docker followed piece recall rows tail",
-    "overview": "alerts intake lookout piece pipeline rules status stream voice dispatch",
+    "overview": "alerts intake lookout piece pipeline quantity rules status stream voice dispatch",
     "herald": "notice piece quantity rows voice",
     "daemon": (
         "channel clock endpoint errands herald intake lock lookout overview retention setup status store "
@@ -135,8 +135,8 @@ MAY_IMPORT = {
     "rotation": "",
     "logcheck": "checkup notice outcome quantity replay rights rotation rules source",
     "journalcheck": "checkup journal logcheck rules source",
-    "pagecheck": "checkup clock notice scrape",
-    "gpucheck": "checkup clock config gpus notice quantity reading status",
+    "pagecheck": "checkup clock quantity scrape",
+    "gpucheck": "checkup clock config gpus quantity reading status",
     "doctor": (
         "ask channel checkup clock config container disk docker gpucheck journalcheck logcheck pagecheck quantity "
         "rights rules servers setup source stamp systemd tail wire status"
