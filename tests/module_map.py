@@ -43,7 +43,8 @@ MAY_IMPORT = {
     "sideline": "alerts evaluate gauge reading rules",
     "notice": "quantity reading",
     "agenda": "rules",
-    "pipeline": "agenda alerts engines window evaluate rules course harvest track",
+    "leap": "",
+    "pipeline": "agenda alerts engines window evaluate rules course harvest leap track",
     "inquiry": "pipeline rows rules sqlgate",
     "outcome": "",
     "tell": "notice outcome quantity rules proof",
@@ -209,7 +210,7 @@ PURE = (
     "sheet checkup manual pace proposal minutes statements days rollup course table telemetry alerting "
     "bookkeeping views reading gauge sideline agenda outbox line plan board parcel advice parcel "
     " layout letter bulletin panel proof   exposition eyes harvest "
-    "interval track tally"
+    "interval track tally leap"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}
