@@ -272,7 +272,8 @@ def test_a_file_from_another_time_that_is_put_beside_the_log_is_not_read(tmp_pat
         assert follower.numbers == list(range(5))
 
 
-def test_a_crash_between_any_two_commits_loses_and_repeats_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_packed_too", [False, True], ids=["copied", "copied and packed"])
+def test_a_crash_between_any_two_commits_loses_and_repeats_nothing(tmp_path: Path, is_packed_too: bool) -> None:
     for stored in range(8):
         log = tmp_path / str(stored) / "vllm.log"
         log.parent.mkdir()
@@ -281,6 +282,8 @@ def test_a_crash_between_any_two_commits_loses_and_repeats_nothing(tmp_path: Pat
             follower.settle()
             writer.lines(10)
             log.with_name("vllm.log.1").write_bytes(log.read_bytes())
+            if is_packed_too:  # what the copy tells is read there already
+                log.with_name("vllm.log.1.gz").write_bytes(gzip.compress(log.read_bytes()))
             os.truncate(log, 0)
             writer.lines(10)
             for _ in range(3):
