@@ -140,42 +140,48 @@ def sure(shift: Shift, reference: Stretch, now: Stretch, growth: Growth | None) 
             return False
         return shift.smallest >= 0.25 * shift.shift and shift.intercept <= 2.5 * shift.mean
     tells = shift.bins > 2 and shift.highest_running >= 1.3 * shift.lowest_running and 2 * shift.error < shift.mean
-    return flat(shift, reference, now, granted(growth), tilts=tells)
+    return flat(shift, reference, now, growth, tilts=tells)
 
 
-def flat(shift: Shift, reference: Stretch, now: Stretch, most: float | None, *, tilts: bool) -> bool:
+def flat(shift: Shift, reference: Stretch, now: Stretch, growth: Growth | None, *, tilts: bool) -> bool:
     """Return whether the same number running, with the same mix of requests, holds more cache than it did.
 
     Where the load hardly varies, the curve has no slope to tell a leak from longer requests by; where it `tilts`, it
-    may as well be those. Requests have grown by `most` at most; None: nothing tells.
+    may as well be those, unless something tells of their growth.
     """
     if (
-        shift.mean < (FLAT_BY if most is None else FLAT_BY_TOLD)
+        shift.mean < (FLAT_BY if growth is None else FLAT_BY_TOLD)
         or shift.mean < 5 * shift.mean_error
         or shift.smallest < 0.25 * shift.mean
     ):
         return False
     if shift.shift < 0.6 * shift.mean:
         return False  # the pool was emptier than that meanwhile: it is not in every record
-    if reference.mix is None or now.mix is None or abs(now.mix - reference.mix) > SAME_MIX or (tilts and most is None):
+    is_same_mix = reference.mix is not None and now.mix is not None and abs(now.mix - reference.mix) <= SAME_MIX
+    if not is_same_mix or (tilts and growth is None):
         return False
-    # where their rate has moved as well, more may be longer requests; blocks that are freed late grow with it
-    ratio = max(1.0, now.prompt_rate) / max(1.0, reference.prompt_rate)
-    most = LONGER if most is None else most
-    if most == LONGER and not 1 / SAME_RATE <= ratio <= SAME_RATE:
-        most = 2 * LONGER
-    if shift.mean <= max(most, ratio - 1.0) * shift.before:
+    rate = max(1.0, now.prompt_rate) / max(1.0, reference.prompt_rate)
+    if shift.mean <= granted(growth, rate) * shift.before:
         return False
     if reference.hit_rate is None or now.hit_rate is None:
         return reference.hit_rate is now.hit_rate
     return abs(now.hit_rate - reference.hit_rate) <= SAME_HITS
 
 
-def granted(growth: Growth | None) -> float | None:
-    """Return by what share of their usage requests may have grown unseen while their mix and rate stay the same."""
+def granted(growth: Growth | None, rate: float) -> float:
+    """Return by what share of their usage requests may have grown unseen while their mix stays the same.
+
+    Where the rate of their prompts has moved by a factor as well, more may be longer requests; blocks that are freed
+    late grow with it.
+    """
+    unseen = LONGER if 1 / SAME_RATE <= rate <= SAME_RATE else 2 * LONGER
     if growth is None:
-        return None
-    return max(LONGER, growth.most) if growth.is_seen else min(LONGER, max(LONGER_AT_LEAST, growth.most))
+        most = unseen
+    elif growth.is_seen:
+        most = max(unseen, growth.most)
+    else:
+        most = min(unseen, max(LONGER_AT_LEAST, growth.most))
+    return max(most, rate - 1.0)
 
 
 def is_light(shift: Shift, reference: Stretch, now: Stretch, growth: Growth | None, *, is_old: bool) -> bool:

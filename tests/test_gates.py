@@ -92,18 +92,20 @@ def test_requests_are_replaced_as_often_as_their_prompts_come() -> None:
 
 
 @pytest.mark.parametrize(
-    ("growth", "share"),
+    ("growth", "same_rate", "other_rate"),
     [
-        (Growth(0.05, False), 0.15),  # nothing grew, and that is sure
-        (Growth(0.2, False), 0.2),
-        (Growth(0.9, False), 0.35),  # not sure at all: no more than what is granted anyway
-        (Growth(0.9, True), 0.9),
-        (Growth(0.2, True), 0.35),  # seen to grow never grants less than not seen
-        (None, None),
+        (Growth(0.05, False), 0.15, 0.2),  # nothing grew, and that is sure
+        (Growth(0.2, False), 0.2, 0.2),
+        (Growth(0.9, False), 0.35, 0.7),  # not sure at all: no more than what is granted anyway
+        (Growth(0.9, True), 0.9, 0.9),
+        (Growth(0.2, True), 0.35, 0.7),  # seen to grow never grants less than not seen
+        (None, 0.35, 0.7),
     ],
 )
-def test_by_what_share_requests_may_have_grown(growth: Growth | None, share: float | None) -> None:
-    assert granted(growth) == share
+def test_by_what_share_requests_may_have_grown(growth: Growth | None, same_rate: float, other_rate: float) -> None:
+    assert granted(growth, 1.0) == granted(growth, 1.15) == same_rate
+    assert granted(growth, 1.2) == pytest.approx(other_rate)
+    assert granted(growth, 2.0) == pytest.approx(max(1.0, other_rate))
 
 
 def test_what_came_and_went_before_is_told_from_what_stays() -> None:
