@@ -44,11 +44,14 @@ class Leaps:
 
     def weigh(self, line: Line, now_s: float | None) -> Sequence[Line]:
         """Take in the next line while the log's clock is at `now_s`; return those that are not in doubt, or no more."""
-        if now_s is None or not (self.held or self._is_leap(line, now_s)):
+        at_s = line.ts_s
+        if now_s is None:
             return (line,)
         if not self.held:
-            return self._hold(line, now_s)
-        at_s, leapt_s = line.ts_s, self.held[0].ts_s or 0.0
+            if at_s is None or now_s - JITTER_S <= at_s <= now_s + AHEAD_S:
+                return (line,)  # as nearly all are
+            return self._hold(line, now_s) if self._is_leap(line, now_s) else (line,)
+        leapt_s = self.held[0].ts_s or 0.0
         if at_s is None:
             self.held.append(line)
             return self.settle() if len(self.held) >= MOST_HELD else ()
