@@ -5,10 +5,10 @@ Longer requests, requests that have not ended, one huge prompt, a step instead o
 """
 
 from collections.abc import Sequence
-from math import sqrt
+from math import exp, sqrt
 from typing import NamedTuple
 
-from kvlogd.curve import Block, Shift, Stretch
+from kvlogd.curve import Block, Shift, Stretch, median
 from kvlogd.grain import Growth
 from kvlogd.room import Tokens
 
@@ -39,27 +39,25 @@ SPREAD = 0.5
 """Standard deviation of the requests' sizes, as a share of their mean."""
 FAR_MORE = 2.0
 """A request that would have generated so many times what is missing, or what one can be, has not run all the while."""
-USUAL_RECORDS, AT_ONCE = 3, 0.4
-"""A prompt shows as a record with more prompt tokens than so many others; it may be what is missing if it has so
-large a share of it."""
+MORE_PROMPTS = 1.5
+"""What a block has of prompts beyond so many times the median, one of them may have brought."""
+HUGE, AT_ONCE = 0.1, 0.4
+"""Shares of what is missing: what is huge for one prompt, and what several such ones must have brought."""
 
 
 class Balance(NamedTuple):
-    """What one block lets a request that never ends add to the pool: see `paid`."""
+    """What one block lets requests that do not end add to the pool: see `paid` and `came_at_once`."""
 
     end_s: float
     tokens_each: float
     least_running: int
     mean_running: float
-    burst_tokens: float
-    """Of prompts, in the one record that had most of them, beyond what three others have."""
+    prompt_tokens: float
 
 
-def balance_of(block: Block, records: int) -> Balance:
-    """Return the balance of a block of so many records."""
-    others = (block.prompt_tokens - block.most_prompt_tokens) / max(1, records - 1)
-    burst = block.most_prompt_tokens - USUAL_RECORDS * others
-    return Balance(block.end_s, block.tokens_each, block.least_running, block.mean_running, max(0.0, burst))
+def balance_of(block: Block) -> Balance:
+    """Return the balance of a block."""
+    return Balance(block.end_s, block.tokens_each, block.least_running, block.mean_running, block.prompt_tokens)
 
 
 def turnovers_of(now: Stretch, reference: Stretch, kv_tokens: int | None) -> float | None:
@@ -93,13 +91,21 @@ def turnovers_at_least(shift: Shift, now: Stretch, prompt_tokens: float) -> floa
     return requests / IN_PARTS / max(1.0, shift.highest_running)
 
 
-def paid(balance: Sequence[Balance], since_s: float, lost: Tokens, longest_tokens: float) -> bool:
+def payers(reference: Stretch, now: Stretch) -> float:
+    """Return what share of the running requests may generate on and on: they bring no prompts, and change the mix."""
+    if reference.mix is None or now.mix is None:
+        return PAYERS
+    return max(PAYERS, 1.0 - exp(now.mix - reference.mix))
+
+
+def paid(
+    balance: Sequence[Balance], since_s: float, lost: Tokens, longest_tokens: float, share: float = PAYERS
+) -> bool:
     """Return whether requests that have not ended can be what the pool lost since a time.
 
-    Such a request runs all the while, so there are never more of them than the fewest running since; and while the
-    mix of prompts and generated tokens stays the same, at most 15 % of those running (or one) are of that kind,
-    because they generate but bring no prompts. Each holds all that it generated: where that is far more than what is
-    missing, or than a request can be, none of them has run that long.
+    Such a request runs all the while, so there are never more of them than the fewest running since, nor more than a
+    `share` of those running (or one). Each holds all that it generated: where that is far more than what is missing,
+    or than a request can be, none of them has run that long.
     """
     each = running = 0.0
     fewest, blocks = 1 << 30, 0
@@ -112,20 +118,22 @@ def paid(balance: Sequence[Balance], since_s: float, lost: Tokens, longest_token
         fewest = min(fewest, block.least_running)
     if not blocks or not fewest or each > FAR_MORE * min(lost.most, longest_tokens):
         return False
-    return min(each, longest_tokens) * min(fewest, max(1, int(PAYERS * running / blocks))) >= 0.7 * lost.least
+    return min(each, longest_tokens) * min(fewest, max(1, round(share * running / blocks))) >= 0.7 * lost.least
 
 
 def came_at_once(balance: Sequence[Balance], since_s: float, lost: Tokens, longest_tokens: float) -> bool:
-    """Return whether one prompt may have brought a good part of what the pool lost since a time and run ever since.
+    """Return whether huge prompts may have brought a good part of what the pool lost since a time, and run ever since.
 
-    Its request generates all the while: by now it may be longer than a request can be, or than what is missing.
+    Their requests generate all the while: by now they may be longer than a request can be, or than what is missing.
     """
-    prompt = AT_ONCE * lost.least
-    each = 0.0
+    usual = MORE_PROMPTS * median(sorted([block.prompt_tokens for block in balance])) if balance else 0.0
+    brought = each = 0.0
     for block in reversed(balance):
-        if block.end_s <= since_s or prompt + each > min(longest_tokens, FAR_MORE * lost.most):
+        if block.end_s <= since_s or each > min(longest_tokens, FAR_MORE * lost.most):
             return False
-        if block.burst_tokens >= prompt:
+        burst = block.prompt_tokens - usual
+        brought += burst if burst >= HUGE * lost.least else 0.0
+        if brought >= AT_ONCE * lost.least:
             return True
         each += block.tokens_each
     return False

@@ -16,6 +16,8 @@ COARSER_THAN_PRINT = 0.0015
 """Least root mean square of the usage's steps that is not made by vLLM printing it in steps of 0.001."""
 LEAST_BLOCKS = 8
 """Blocks that it takes to know how far they spread."""
+PARTS = 5
+"""Records that are taken together where a prompt may take several."""
 TELLS = 0.9
 """Share of the blocks that must tell."""
 SLACK = 1.5
@@ -33,6 +35,8 @@ class Grain(NamedTuple):
     """Of the tokens of a prompt, large ones counting more."""
     usage: float | None
     """Of a number that grows with the requests' sizes."""
+    prompts_in_parts: float | None
+    """Of the tokens of a prompt that takes several records to compute: each then shows a part of it only."""
 
 
 class Growth(NamedTuple):
@@ -49,10 +53,14 @@ def grain_of(usages: Sequence[float], prompts: Sequence[float], interval_s: floa
     rate = sum(prompts) / len(prompts)
     by_prompts = _half_square_step(prompts)
     if rate <= 0.0 or by_prompts <= 0.0:
-        return Grain(None, None)
+        return Grain(None, None, None)
     by_usage = _half_square_step(usages)
+    sums = [sum(prompts[i : i + PARTS]) for i in range(0, len(prompts) - PARTS + 1, PARTS)]
+    by_sums = _half_square_step(sums) if sums else 0.0
     return Grain(
-        log(interval_s * by_prompts / rate), log(by_usage / rate) if by_usage >= COARSER_THAN_PRINT**2 / 2 else None
+        log(interval_s * by_prompts / rate),
+        log(by_usage / rate) if by_usage >= COARSER_THAN_PRINT**2 / 2 else None,
+        log(interval_s * by_sums / (PARTS * rate)) if by_sums > 0.0 else None,
     )
 
 

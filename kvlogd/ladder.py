@@ -36,6 +36,7 @@ from kvlogd.gates import (
     is_light,
     last_below,
     paid,
+    payers,
     replaced,
     sure,
     turnovers_at_least,
@@ -197,7 +198,7 @@ class Ladder:
 
     def _close(self, state: _LevelState, block: Block, size: Size) -> None:
         state.seen += 1
-        state.balance.append(balance_of(block, state.level.batches * BATCH_RECORDS))
+        state.balance.append(balance_of(block))
         if state is self._levels[0] and size.kv_tokens and self._turnovers < WARM_TURNOVERS:
             self._turnovers += block.fresh_tokens / max(1.0, block.mean_usage * size.kv_tokens)
         warm = state.seen > state.level.warm_up and (not size.kv_tokens or self._turnovers >= WARM_TURNOVERS)
@@ -287,7 +288,7 @@ def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, siz
     if not gradual(state.history, shift.shift, quarter_s, length_s, jumps=rung.blocks >= 12):
         return None
     since_s = quarter_s if quarter_s is not None else reference.end_s
-    if may_be_held(shift, now, since_s, level, size):
+    if may_be_held(shift, reference, now, since_s, level, size):
         return None
     span_s = max(1.0, (now.start_s + now.end_s) / 2 - (reference.start_s + reference.end_s) / 2)
     if quarter_s is not None:
@@ -306,7 +307,7 @@ def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, siz
     )
 
 
-def may_be_held(shift: Shift, now: Stretch, since_s: float, level: _LevelState, size: Size) -> bool:
+def may_be_held(shift: Shift, reference: Stretch, now: Stretch, since_s: float, level: _LevelState, size: Size) -> bool:
     """Return whether a shift may be what requests hold that have not ended, or were not replaced often enough."""
     length_s = now.end_s - now.start_s
     room = told(size)
@@ -320,10 +321,13 @@ def may_be_held(shift: Shift, now: Stretch, since_s: float, level: _LevelState, 
         if not replaced(shift, turnovers_at_least(shift, now, prompt_tokens)):
             return True
         room = implied(before, prompt_tokens)
-    lost = room.pool.share(shift.mean)
-    if length_s < OUTLASTS_S and came_at_once(level.balance, since_s - length_s, lost, room.longest_tokens):
+    lost, longest = room.pool.share(shift.mean), room.longest_tokens
+    if length_s < OUTLASTS_S and came_at_once(level.balance, since_s - length_s, lost, longest):
         return True
-    return paid(level.balance, since_s, lost, room.longest_tokens)
+    # what a stretch sees at its middle began before that; the shortest ones see it nearly at once
+    began_s = since_s if level.level.batches == 1 else since_s - length_s
+    share = payers(reference, now)
+    return any(paid(level.balance, from_s, lost, longest, share) for from_s in (since_s, began_s))
 
 
 def rises(blocks: Sequence[Block], verdict: Verdict, short: bool) -> bool:

@@ -58,8 +58,12 @@ def told(size: Size) -> Room | None:
 
 def prompt_of(blocks: Sequence[Block]) -> float | None:
     """Return the tokens of a prompt, large ones counting more; None where too few of some blocks tell."""
-    sizes = [block.grain.prompts for block in blocks if block.grain.prompts is not None]
-    return exp(sum(sizes) / len(sizes)) if len(sizes) >= max(LEAST_BLOCKS, TELLS * len(blocks)) else None
+    grains = [block.grain for block in blocks if block.grain.prompts is not None]
+    if len(grains) < max(LEAST_BLOCKS, TELLS * len(blocks)):
+        return None
+    at_once = [grain.prompts for grain in grains if grain.prompts is not None]
+    in_parts = [grain.prompts_in_parts for grain in grains if grain.prompts_in_parts is not None]
+    return exp(max([sum(sizes) / len(sizes) for sizes in (at_once, in_parts) if sizes]))
 
 
 def implied(blocks: Sequence[Block], prompt_tokens: float) -> Room:

@@ -12,6 +12,7 @@ from kvlogd.gates import (
     granted,
     last_below,
     paid,
+    payers,
     replaced,
     request_noise,
     turnovers_at_least,
@@ -34,23 +35,45 @@ def test_few_requests_make_more_noise_than_many() -> None:
     assert request_noise(shift(0.1, 0.1, 2), 3.0) > request_noise(shift(0.1, 0.1, 2), 300.0)
 
 
+USUAL = Balance(100.0, 1000.0, 3, 4.0, 2_000.0)
+
+
+def bursts(*prompt_tokens: float) -> list[Balance]:
+    """Return the balance of blocks, 100 s each, that have so many prompt tokens, and of as many usual ones before."""
+    usual = [USUAL._replace(end_s=-100.0 * i) for i in range(len(prompt_tokens) + 3)]
+    found = [USUAL._replace(end_s=100.0 * (i + 1), prompt_tokens=tokens) for i, tokens in enumerate(prompt_tokens)]
+    return [*reversed(usual), *found]
+
+
 def test_one_prompt_may_have_brought_what_is_missing() -> None:
-    usual = Balance(100.0, 1000.0, 3, 4.0, 0.0)
-    balance = [usual, usual._replace(end_s=200.0, burst_tokens=5_000.0), usual._replace(end_s=300.0)]
+    balance = bursts(2_000.0, 8_000.0, 2_000.0)  # 5,000 more than one and a half times the usual
     assert came_at_once(balance, 150.0, exactly(12_000), 100_000)
     assert not came_at_once(balance, 150.0, exactly(13_000), 100_000)
     assert not came_at_once(balance, 200.0, exactly(12_000), 100_000)
     assert came_at_once(balance, 150.0, Tokens(12_000, 50_000), 100_000)
 
 
+def test_several_prompts_may_have_brought_it_together_but_not_what_the_usual_ones_are() -> None:
+    assert came_at_once(bursts(8_000.0, 2_000.0, 8_000.0), 0.0, exactly(24_000), 100_000)
+    assert not came_at_once(bursts(8_000.0, 2_000.0, 8_000.0), 100.0, exactly(24_000), 100_000)
+    assert not came_at_once(bursts(*[4_000.0] * 20), 0.0, exactly(24_000), 100_000)
+
+
 def test_a_prompt_whose_request_would_be_too_long_by_now_brought_nothing() -> None:
-    usual = Balance(100.0, 1000.0, 3, 4.0, 0.0)
-    balance = [usual._replace(burst_tokens=5_000.0), *(usual._replace(end_s=200.0 + i) for i in range(30))]
-    assert came_at_once(balance[:5], 50.0, exactly(10_000), 8_000)
-    assert not came_at_once(balance[:6], 50.0, exactly(10_000), 8_000)  # than a request can be
-    assert came_at_once(balance[:17], 50.0, exactly(10_000), 100_000)
-    assert not came_at_once(balance[:18], 50.0, exactly(10_000), 100_000)  # than what is missing
-    assert came_at_once(balance, 50.0, Tokens(10_000, 20_000), 100_000)
+    balance = bursts(9_000.0, *[2_000.0] * 30)
+    assert came_at_once(balance[:-21], 0.0, exactly(10_000), 11_000)
+    assert not came_at_once(balance[:-18], 0.0, exactly(10_000), 11_000)  # than a request can be
+    assert came_at_once(balance[:-11], 0.0, exactly(10_000), 100_000)
+    assert not came_at_once(balance[:-9], 0.0, exactly(10_000), 100_000)  # than what is missing
+    assert came_at_once(balance, 0.0, Tokens(10_000, 20_000), 100_000)
+
+
+@pytest.mark.parametrize(("before", "now", "share"), [(0.0, 0.0, 0.15), (0.0, -0.5, 0.39), (0.0, 0.5, 0.15)])
+def test_requests_that_bring_no_prompts_show_in_the_mix(before: float, now: float, share: float) -> None:
+    blocks = [block_of(batch_of(list(closed_loop(60))), 10.0)]
+    usual = stretch_of(blocks, 1, short=False)
+    assert payers(usual._replace(mix=before), usual._replace(mix=now)) == pytest.approx(share, abs=0.01)
+    assert payers(usual._replace(mix=None), usual) == payers(usual, usual._replace(mix=None)) == 0.15
 
 
 @pytest.mark.parametrize(
@@ -63,25 +86,25 @@ def test_a_prompt_whose_request_would_be_too_long_by_now_brought_nothing() -> No
     ],
 )
 def test_what_unfinished_requests_can_pay_for(tokens: float, is_paid: bool) -> None:
-    balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0, 0.0) for i in range(10)]
+    balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0, 2_000.0) for i in range(10)]
     assert paid(balance, 0.0, exactly(tokens), 100_000) is is_paid
     assert not paid([*balance[:-1], balance[-1]._replace(least_running=0)], 0.0, exactly(tokens), 100_000)
 
 
 def test_a_request_holds_no_more_than_the_longest_one_may() -> None:
-    balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0, 0.0) for i in range(10)]
+    balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0, 2_000.0) for i in range(10)]
     assert paid(balance, 0.0, exactly(10_000), 8_000)
     assert not paid(balance, 0.0, exactly(10_000), 6_000)
 
 
 def test_requests_that_would_be_far_too_long_by_now_have_ended() -> None:
-    balance = [Balance(100.0 * (i + 1), 1000.0, 20, 20.0, 0.0) for i in range(10)]
+    balance = [Balance(100.0 * (i + 1), 1000.0, 20, 20.0, 2_000.0) for i in range(10)]
     assert paid(balance, 0.0, exactly(10_000), 5_000)
     assert not paid(balance, 0.0, exactly(10_000), 4_900)
 
 
 def test_what_is_missing_is_paid_for_where_any_size_of_the_pool_allows_it() -> None:
-    balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0, 0.0) for i in range(10)]
+    balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0, 2_000.0) for i in range(10)]
     assert paid(balance, 0.0, Tokens(4_000, 6_000), 100_000)
     assert paid(balance, 0.0, Tokens(14_000, 30_000), 100_000)
     assert not paid(balance, 0.0, Tokens(2_000, 4_000), 100_000)

@@ -41,7 +41,7 @@ def test_lost_blocks_leave_the_lumps_as_they_were(seed: int) -> None:
 
 
 def test_longer_answers_alone_show_in_the_usage() -> None:
-    few = [Grain(0.1 * (-1) ** i, 0.1 * (-1) ** i) for i in range(36)]
+    few = [Grain(0.1 * (-1) ** i, 0.1 * (-1) ** i, None) for i in range(36)]
     many = [grain._replace(usage=(grain.usage or 0.0) + 0.4) for grain in few]
     growth = growth_between(few, many)
     assert growth is not None
@@ -77,9 +77,18 @@ def test_the_lumps_of_prompts_are_their_tokens_at_any_interval() -> None:
         assert grain_of([0.1] * 9, prompts, interval_s).prompts == pytest.approx(log(500.0), abs=0.2)
 
 
+def test_a_prompt_that_takes_several_records_shows_whole_where_they_are_taken_together() -> None:
+    prompts = ([50.0] * 3 + [0.0] * 17) * 3  # 1,500 tokens each
+    grain = grain_of([0.1] * 60, prompts, 10.0)
+    assert grain.prompts is not None
+    assert grain.prompts < log(500.0)
+    assert grain.prompts_in_parts == pytest.approx(log(1_500.0), abs=0.3)
+    assert grain_of([0.1] * 4, prompts[1:5], 10.0).prompts_in_parts is None
+
+
 def test_a_usage_finer_than_it_is_printed_leaves_the_prompts_to_tell() -> None:
     grain = grain_of([0.1, 0.101, 0.1], [10.0, 40.0, 10.0], 10.0)
-    assert grain == Grain(log(10.0 * 450.0 / 20.0), None)
+    assert grain == Grain(log(10.0 * 450.0 / 20.0), None, None)
     coarse = grain_of([0.1, 0.2, 0.1], [10.0, 40.0, 10.0], 10.0)
     assert coarse.prompts == pytest.approx(log(10.0 * 450.0 / 20.0))
     assert coarse.usage == pytest.approx(log(0.005 / 20.0))
@@ -88,7 +97,7 @@ def test_a_usage_finer_than_it_is_printed_leaves_the_prompts_to_tell() -> None:
 @pytest.mark.parametrize("prompts", [[0.0, 0.0], [5.0, 5.0], [5.0]])
 def test_records_without_prompts_or_steps_tell_nothing(prompts: list[float]) -> None:
     grain = grain_of([0.5] * len(prompts), prompts, 10.0)
-    assert grain == Grain(None, None)
+    assert grain == Grain(None, None, None)
     assert growth_between([grain] * 20, [grain] * 20) is None
 
 
