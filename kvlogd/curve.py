@@ -371,6 +371,10 @@ class Spells:
         self.last_drop: int | None = None
         """Number of the spell that last fell below the one before it."""
 
+    def work(self) -> None:
+        """Take in that all of the next records were busy."""
+        self._worked = True
+
     def take(self, records: Sequence[Stats], interval_s: float | None) -> bool:
         """Take in the next records; return whether the engine was idle in one of them."""
         idle = False

@@ -161,11 +161,16 @@ class Ladder:
         self.compared = False
         """Some stretch has been compared with its reference at a load that both saw."""
 
-    def take(self, records: Sequence[Stats], interval_s: float | None, size: Size) -> bool:
-        """Take in the next records; return whether `verdicts` may have changed: a block is complete, or it idled."""
-        closed = self._spells.take(records, interval_s)
+    def take(self, records: Sequence[Stats], interval_s: float | None, size: Size, *, idled: bool = True) -> bool:
+        """Take in the next records; return whether `verdicts` may have changed: a block is complete, or it idled.
+
+        Where it is known that all of them are busy, `idled` may say so.
+        """
+        closed = idled and self._spells.take(records, interval_s)
         if closed:
             self._idle = judge_idle(self._spells)
+        elif not idled:
+            self._spells.work()
         self._pending += records
         while len(self._pending) >= BATCH_RECORDS:
             self._heap(batch_of(self._pending[:BATCH_RECORDS]), interval_s or 10.0, size)

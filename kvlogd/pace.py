@@ -15,9 +15,9 @@ from math import log
 from operator import mul
 from typing import Any, NamedTuple
 
-from kvlogd.course import Part, part_of
+from kvlogd.course import PART_RECORDS, Part, joined
 from kvlogd.curve import median
-from kvlogd.model import Latency, Scrape, Stats
+from kvlogd.model import Latency, Scrape
 
 CROWDED = 0.9
 """Usage from which on requests are evicted and computed anew: that is another fault than slowness."""
@@ -259,15 +259,16 @@ class ScaleState:
         self.seen = 0
         self.compared = False
         self.verdict: Verdict | None = None
+        self._size = self._items(scale)
         self._pending: list[Any] = []
         self._first: list[Row] = []
         self._usable = 0
         self._latest: deque[Excess] = deque(maxlen=max(rung.rows for rung in scale.rungs))
 
-    def take(self, records: Sequence[Stats] | Sequence[Scrape]) -> bool:
-        """Take in the next records; return whether they completed a row."""
-        self._pending += records
-        size = self.scale.records
+    def take(self, items: Sequence[Part] | Sequence[Scrape]) -> bool:
+        """Take in what came next; return whether it completed a row."""
+        self._pending += items
+        size = self._size
         if len(self._pending) < size:
             return False
         for start in range(0, len(self._pending) - size + 1, size):
@@ -278,8 +279,16 @@ class ScaleState:
         self._pending = self._pending[len(self._pending) // size * size :]
         return True
 
-    def _row(self, records: list[Any]) -> Row | None:
-        return row_of(part_of(records), self.scale.least_running)
+    def missing(self) -> int:
+        """Return how many more it takes to complete a row."""
+        return self._size - len(self._pending)
+
+    def _items(self, scale: Scale) -> int:
+        """Return how many of what is taken in make a row."""
+        return scale.records // PART_RECORDS
+
+    def _row(self, items: list[Any]) -> Row | None:
+        return row_of(joined(items), self.scale.least_running)
 
     def over(self) -> bool:
         """Return whether nothing more can come of this scale."""
@@ -319,5 +328,8 @@ class ScaleState:
 class MeasuredState(ScaleState):
     """The same of scrapes."""
 
-    def _row(self, records: list[Any]) -> Row | None:
-        return row_of_scrapes(records, self.scale.least_running)
+    def _items(self, scale: Scale) -> int:
+        return scale.records
+
+    def _row(self, items: list[Any]) -> Row | None:
+        return row_of_scrapes(items, self.scale.least_running)

@@ -32,6 +32,8 @@ class Window:
         self.last: Stats | None = None
         self.first_s = run.started_s
         self.count = 0
+        self.idled = 0
+        """Number of the latest record with nothing running or waiting, counted from 1; 0: there was none."""
         self.interval_s: float | None = None
         """The usual time between two records: the smallest gap that came twice running."""
         self.zero_since_s: float | None = None
@@ -109,6 +111,7 @@ class Window:
                 self._standstill(stats, last)
         else:
             self.zero_since_s = self.frozen_since_s = None
+            self.idled = self.count
 
     def _standstill(self, stats: Stats, last: Stats | None) -> None:
         if self.zero_since_s is None:

@@ -22,8 +22,6 @@ from kvlogd.window import Window
 
 NAME = "recompute"
 SCOPES = frozenset({Per.ENGINE})
-AT_IDLE = True
-"""Its blocks end there too: what an idle engine did before is not averaged with what it does next."""
 
 BLOCK_RECORDS, BLOCK_S = 5, 60.0
 """A block is at least so many records and so long."""
@@ -100,12 +98,14 @@ class Recompute:
         self._usual: dict[int, Usual] = {}
         self._unlearned = CALM_EVERY
         """Blocks since one with room in the pool was last learned from."""
+        self.rest_s = 0.0
         self._judgement: Judgement = NoEvidence()
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether evictions cost the engine its work; it changes only when a block is complete."""
         last, fresh = window.last, window.count - self._taken
         if last is None or fresh < BLOCK_RECORDS or last.ts_s - self._start_s < BLOCK_S:
+            self.rest_s = max(0.0, self._start_s + BLOCK_S - at_s)
             return self._judgement
         records = window.fresh(self._taken)
         known = self._unlearned < CALM_EVERY and load_bin(last.running) in self._usual
@@ -119,6 +119,7 @@ class Recompute:
                 self._latest.append(block)
                 self._judgement = self._look(window, block)
         self._taken, self._start_s, self._before = window.count, last.ts_s, last
+        self.rest_s = max(0.0, self._start_s + BLOCK_S - at_s)
         return self._judgement
 
     def _block(self, records: Sequence[Stats], window: Window) -> Block:
