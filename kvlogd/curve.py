@@ -28,7 +28,9 @@ NEAR = 6.0
 NOISY_S = 86400.0
 """Where idle usage falls by itself (delayed frees) it follows the traffic, and only a whole day tells."""
 TREND_FREE = 1.5
-"""By how much the noise may be more than what the steps between neighbouring blocks show."""
+"""By how much the noise may be more than what the differences between neighbouring blocks show."""
+BENT = 2.45
+"""By how much second differences of independent noise are wider than the noise: the root of 6."""
 KEPT = 400
 """Spells that are remembered of a whole run, evenly thinned out."""
 _BINS = [min(r, 8) if r <= 8 else min(43, 8 + int(log(r / 8) / log(1.15))) for r in range(4096)]
@@ -175,7 +177,7 @@ def block_of(batch: Batch, interval_s: float) -> Block:
         1.0 - prompts.count(0.0) / n,
         max(usages) >= FULL or batch.queued > 0.1 * n,
         max(prompts) * interval_s,
-        grain_of(usages, prompts),
+        grain_of(usages, prompts, interval_s),
     )
 
 
@@ -222,10 +224,14 @@ def _point(cells: list[Cell], short: bool) -> Point:
     if short:
         noise = median(sorted(columns[2]))
         return Point(usage, max(noise, 0.0005) * 1.25 / sqrt(max(1.0, sum(columns[3]) / 2)), running)
-    # a fast leak spreads a stretch as well; the steps from block to block know nothing of that
-    steps = sorted([abs(b - a) for a, b in pairwise(columns[0])])
+    # a leak spreads a stretch as well: the steps from block to block know less of it, and what bends them nothing
     spread = median(sorted([abs(u - usage) for u in usages]))
-    spread = min(spread, TREND_FREE * median(steps)) if steps else spread
+    steps = [b - a for a, b in pairwise(columns[0])]
+    if steps:
+        spread = min(spread, TREND_FREE * median(sorted([abs(step) for step in steps])))
+    if len(steps) > 1:
+        bends = sorted([abs(b - a) for a, b in pairwise(steps)])
+        spread = min(spread, TREND_FREE * median(bends) / BENT)
     # blocks next to each other are not independent: half of them count
     return Point(usage, max(1.4826 * spread, 0.0005) * 1.25 / sqrt(max(1.0, n / 2)), running)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from kvlogd.curve import Block, Shift, Stretch
 from kvlogd.grain import Growth
+from kvlogd.room import Tokens
 
 GRADUAL = 0.35
 """The middle half of the rise must take at least this share of the stretch."""
@@ -27,24 +28,20 @@ LONGER_AT_LEAST = 0.15
 """The same, however sure it is that they come in lumps of the same size."""
 SLOWER = 0.75
 """A leak costs no steps: where requests generate slower than this share of their pace, they have got heavier."""
+LEAST_TURNOVERS = 3.0
+IN_PARTS = 2.0
+"""Records that a long prompt takes."""
 PAYERS = 0.15
 """Largest share of the running requests that may generate on and on while the mix stays the same."""
 FLAT_BY, FLAT_BY_TOLD = 0.05, 0.03
 """The least shift that counts there: where nothing, and where the grain, tells of the requests' sizes."""
 SPREAD = 0.5
 """Standard deviation of the requests' sizes, as a share of their mean."""
+FAR_MORE = 2.0
+"""A request that generated so many times what is missing has not run since that was there."""
 USUAL_RECORDS, AT_ONCE = 3, 0.4
 """A prompt shows as a record with more prompt tokens than so many others; it may be what is missing if it has so
 large a share of it."""
-
-
-class Size(NamedTuple):
-    """What is known of how much an engine can hold; None where its start-up lines do not tell."""
-
-    kv_tokens: int | None
-    """Of its pool."""
-    longest_tokens: int | None
-    """Of one request, its prompt and its answer."""
 
 
 class Balance(NamedTuple):
@@ -81,7 +78,22 @@ def request_noise(shift: Shift, turnovers: float) -> float:
     return SPREAD * (shift.before + shift.mean / 2) * sqrt(2.0 / (running * turnovers))
 
 
-def paid(balance: Sequence[Balance], since_s: float, tokens: float, longest_tokens: int | None) -> bool:
+def replaced(shift: Shift, turnovers: float) -> bool:
+    """Return whether the requests of a stretch were replaced so often that a shift is not their unequal sizes."""
+    return turnovers >= LEAST_TURNOVERS and shift.mean >= 3 * request_noise(shift, turnovers)
+
+
+def turnovers_at_least(shift: Shift, now: Stretch, prompt_tokens: float) -> float:
+    """Return how often the running requests were replaced where only the size of their prompts is known.
+
+    Large ones count more in it, so that there were more than this says; but one that takes several records to compute
+    looks like several smaller ones.
+    """
+    requests = now.prompt_rate * len(now.grains) / prompt_tokens
+    return requests / IN_PARTS / max(1.0, shift.highest_running)
+
+
+def paid(balance: Sequence[Balance], since_s: float, lost: Tokens, longest_tokens: float) -> bool:
     """Return whether requests that have not ended can be what the pool lost since a time.
 
     Such a request runs all the while, so there are never more of them than the fewest running since; and while the
@@ -98,15 +110,25 @@ def paid(balance: Sequence[Balance], since_s: float, tokens: float, longest_toke
         running += block.mean_running
         blocks += 1
         fewest = min(fewest, block.least_running)
-    if not blocks or not fewest:
+    if not blocks or not fewest or each > FAR_MORE * lost.most:
         return False
-    held = each if longest_tokens is None else min(each, longest_tokens)
-    return each <= 2.0 * tokens and held * min(fewest, max(1, int(PAYERS * running / blocks))) >= 0.7 * tokens
+    return min(each, longest_tokens) * min(fewest, max(1, int(PAYERS * running / blocks))) >= 0.7 * lost.least
 
 
-def came_at_once(balance: Sequence[Balance], since_s: float, tokens: float) -> bool:
-    """Return whether one prompt may have brought a good part of what the pool lost: its request may run for an hour."""
-    return any(block.burst_tokens >= AT_ONCE * tokens for block in balance if block.end_s > since_s)
+def came_at_once(balance: Sequence[Balance], since_s: float, lost: Tokens, longest_tokens: float) -> bool:
+    """Return whether one prompt may have brought a good part of what the pool lost since a time and run ever since.
+
+    Its request generates all the while: by now it may be longer than a request can be, or than what is missing.
+    """
+    prompt = AT_ONCE * lost.least
+    each = 0.0
+    for block in reversed(balance):
+        if block.end_s <= since_s or prompt + each > min(longest_tokens, FAR_MORE * lost.most):
+            return False
+        if block.burst_tokens >= prompt:
+            return True
+        each += block.tokens_each
+    return False
 
 
 def sure(shift: Shift, reference: Stretch, now: Stretch, growth: Growth | None) -> bool:
@@ -118,42 +140,48 @@ def sure(shift: Shift, reference: Stretch, now: Stretch, growth: Growth | None) 
             return False
         return shift.smallest >= 0.25 * shift.shift and shift.intercept <= 2.5 * shift.mean
     tells = shift.bins > 2 and shift.highest_running >= 1.3 * shift.lowest_running and 2 * shift.error < shift.mean
-    return flat(shift, reference, now, granted(growth), tilts=tells)
+    return flat(shift, reference, now, growth, tilts=tells)
 
 
-def flat(shift: Shift, reference: Stretch, now: Stretch, most: float | None, *, tilts: bool) -> bool:
+def flat(shift: Shift, reference: Stretch, now: Stretch, growth: Growth | None, *, tilts: bool) -> bool:
     """Return whether the same number running, with the same mix of requests, holds more cache than it did.
 
     Where the load hardly varies, the curve has no slope to tell a leak from longer requests by; where it `tilts`, it
-    may as well be those. Requests have grown by `most` at most; None: nothing tells.
+    may as well be those, unless something tells of their growth.
     """
     if (
-        shift.mean < (FLAT_BY if most is None else FLAT_BY_TOLD)
+        shift.mean < (FLAT_BY if growth is None else FLAT_BY_TOLD)
         or shift.mean < 5 * shift.mean_error
         or shift.smallest < 0.25 * shift.mean
     ):
         return False
     if shift.shift < 0.6 * shift.mean:
         return False  # the pool was emptier than that meanwhile: it is not in every record
-    if reference.mix is None or now.mix is None or abs(now.mix - reference.mix) > SAME_MIX or (tilts and most is None):
+    is_same_mix = reference.mix is not None and now.mix is not None and abs(now.mix - reference.mix) <= SAME_MIX
+    if not is_same_mix or (tilts and growth is None):
         return False
-    # where their rate has moved as well, more may be longer requests; blocks that are freed late grow with it
-    ratio = max(1.0, now.prompt_rate) / max(1.0, reference.prompt_rate)
-    most = LONGER if most is None else most
-    if most == LONGER and not 1 / SAME_RATE <= ratio <= SAME_RATE:
-        most = 2 * LONGER
-    if shift.mean <= max(most, ratio - 1.0) * shift.before:
+    rate = max(1.0, now.prompt_rate) / max(1.0, reference.prompt_rate)
+    if shift.mean <= granted(growth, rate) * shift.before:
         return False
     if reference.hit_rate is None or now.hit_rate is None:
         return reference.hit_rate is now.hit_rate
     return abs(now.hit_rate - reference.hit_rate) <= SAME_HITS
 
 
-def granted(growth: Growth | None) -> float | None:
-    """Return by what share of their usage requests may have grown unseen while their mix and rate stay the same."""
+def granted(growth: Growth | None, rate: float) -> float:
+    """Return by what share of their usage requests may have grown unseen while their mix stays the same.
+
+    Where the rate of their prompts has moved by a factor as well, more may be longer requests; blocks that are freed
+    late grow with it.
+    """
+    unseen = LONGER if 1 / SAME_RATE <= rate <= SAME_RATE else 2 * LONGER
     if growth is None:
-        return None
-    return max(LONGER, growth.most) if growth.is_seen else min(LONGER, max(LONGER_AT_LEAST, growth.most))
+        most = unseen
+    elif growth.is_seen:
+        most = max(unseen, growth.most)
+    else:
+        most = min(unseen, max(LONGER_AT_LEAST, growth.most))
+    return max(most, rate - 1.0)
 
 
 def is_light(shift: Shift, reference: Stretch, now: Stretch, growth: Growth | None, *, is_old: bool) -> bool:

@@ -30,7 +30,9 @@ class Grain(NamedTuple):
     """Of one block, as natural logarithms; None where its records are too few or too fine to tell."""
 
     prompts: float | None
+    """Of the tokens of a prompt, large ones counting more."""
     usage: float | None
+    """Of a number that grows with the requests' sizes."""
 
 
 class Growth(NamedTuple):
@@ -42,14 +44,16 @@ class Growth(NamedTuple):
     """It is more than noise."""
 
 
-def grain_of(usages: Sequence[float], prompts: Sequence[float]) -> Grain:
+def grain_of(usages: Sequence[float], prompts: Sequence[float], interval_s: float) -> Grain:
     """Return the grain of a block by the usages and prompt throughputs of its records."""
     rate = sum(prompts) / len(prompts)
     by_prompts = _half_square_step(prompts)
     if rate <= 0.0 or by_prompts <= 0.0:
         return Grain(None, None)
     by_usage = _half_square_step(usages)
-    return Grain(log(by_prompts / rate), log(by_usage / rate) if by_usage >= COARSER_THAN_PRINT**2 / 2 else None)
+    return Grain(
+        log(interval_s * by_prompts / rate), log(by_usage / rate) if by_usage >= COARSER_THAN_PRINT**2 / 2 else None
+    )
 
 
 def _half_square_step(values: Sequence[float]) -> float:

@@ -29,7 +29,6 @@ from kvlogd.curve import (
 from kvlogd.gates import (
     GRADUAL,
     Balance,
-    Size,
     balance_of,
     came_and_went,
     came_at_once,
@@ -37,12 +36,14 @@ from kvlogd.gates import (
     is_light,
     last_below,
     paid,
-    request_noise,
+    replaced,
     sure,
+    turnovers_at_least,
     turnovers_of,
 )
 from kvlogd.grain import Grain, growth_between
 from kvlogd.model import Stats
+from kvlogd.room import Size, implied, prompt_of, told
 
 BATCH_RECORDS = 10
 
@@ -75,7 +76,7 @@ class Level(NamedTuple):
 
 LEVELS = (
     Level(1, 1, (Rung(3, 2, 0.08, 60), Rung(6, 2, 0.06, 60))),
-    Level(6, 3, (Rung(3, 2, 0.08, wary=48), Rung(6, 2, 0.06, wary=72), Rung(12, 3, 0.04), Rung(36, 4, 0.03))),
+    Level(6, 3, (Rung(3, 2, 0.06, wary=48), Rung(6, 2, 0.045, wary=72), Rung(12, 3, 0.035), Rung(36, 4, 0.03))),
     Level(36, 1, (Rung(12, 3, 0.03), Rung(24, 4, 0.025), Rung(48, 6, 0.02))),
 )
 """At 10 s a record: blocks of 100 s, 10 min and 1 h, stretches from 5 min to 2 days."""
@@ -87,7 +88,7 @@ LITTLE = 0.25
 HISTORY = 400
 """Comparisons that a rung remembers."""
 OUTLASTS_S = 6600.0
-"""Without the pool's size one huge request cannot be told from a leak: only stretches that outlast it count."""
+"""No request runs longer: where nothing tells of the pool's size, only a stretch that outlasts it tells a leak."""
 
 
 class Verdict(NamedTuple):
@@ -272,12 +273,10 @@ def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, siz
     if reference is None or shift.shift < rung.by:
         return None
     turnovers = turnovers_of(now, reference, size.kv_tokens)
-    if now.prompted < 0.2 or (turnovers is not None and turnovers < 3.0):
+    if now.prompted < 0.2 or (turnovers is not None and not replaced(shift, turnovers)):
         return None
     growth = growth_between(level.before(now.start_s), now.grains)
     if not sure(shift, reference, now, growth):
-        return None
-    if turnovers is not None and shift.mean < 3 * request_noise(shift, turnovers):
         return None
     if rung.wary is not None and not is_light(shift, reference, now, growth, is_old=level.seen > rung.wary):
         return None
@@ -288,14 +287,8 @@ def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, siz
     if not gradual(state.history, shift.shift, quarter_s, length_s, jumps=rung.blocks >= 12):
         return None
     since_s = quarter_s if quarter_s is not None else reference.end_s
-    if size.kv_tokens is None:
-        if length_s < OUTLASTS_S:
-            return None
-    else:
-        lost = shift.mean * size.kv_tokens
-        at_once = length_s < OUTLASTS_S and came_at_once(level.balance, since_s - length_s, lost)
-        if at_once or paid(level.balance, since_s, lost, size.longest_tokens):
-            return None
+    if may_be_held(shift, now, since_s, level, size):
+        return None
     span_s = max(1.0, (now.start_s + now.end_s) / 2 - (reference.start_s + reference.end_s) / 2)
     if quarter_s is not None:
         span_s = max(1.0, min(span_s, (now.end_s - quarter_s) / 0.75))
@@ -311,6 +304,26 @@ def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, siz
         turnovers,
         now.end_s - reference.end_s,
     )
+
+
+def may_be_held(shift: Shift, now: Stretch, since_s: float, level: _LevelState, size: Size) -> bool:
+    """Return whether a shift may be what requests hold that have not ended, or were not replaced often enough."""
+    length_s = now.end_s - now.start_s
+    room = told(size)
+    if room is None:
+        if length_s >= OUTLASTS_S:
+            return False
+        before = [block for block in level.first if block.end_s < now.start_s]
+        prompt_tokens = prompt_of(before)
+        if prompt_tokens is None or level.level.batches == 1:
+            return True
+        if not replaced(shift, turnovers_at_least(shift, now, prompt_tokens)):
+            return True
+        room = implied(before, prompt_tokens)
+    lost = room.pool.share(shift.mean)
+    if length_s < OUTLASTS_S and came_at_once(level.balance, since_s - length_s, lost, room.longest_tokens):
+        return True
+    return paid(level.balance, since_s, lost, room.longest_tokens)
 
 
 def rises(blocks: Sequence[Block], verdict: Verdict, short: bool) -> bool:

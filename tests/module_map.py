@@ -28,13 +28,14 @@ MAY_IMPORT = {
     "window": "course curve quantity eyes",
     "grain": "",
     "curve": "grain",
-    "gates": "curve grain",
-    "ladder": "curve gates grain",
+    "room": "curve",
+    "gates": "curve grain room",
+    "ladder": "curve gates grain room",
     "pace": "course curve",
     "gauge": "quantity reading",
     "fields": "gauge quantity window",
     "kinds": "gauge kinds window",
-    "kinds.*": "window fields course curve gates ladder pace gauge reading eyes tally work",
+    "kinds.*": "window fields course curve room ladder pace gauge reading eyes tally work",
     "yamlfile": "quantity",
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",
@@ -205,7 +206,7 @@ MAY_NAME = {
 
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve grain "
-    "gates ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions "
+    "gates room ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions "
     "sheet checkup manual pace proposal minutes statements days rollup course table telemetry alerting "
     "bookkeeping views reading gauge sideline agenda outbox line plan board parcel advice parcel "
     " layout letter bulletin panel proof   exposition eyes harvest "

@@ -4,13 +4,29 @@ from collections import deque
 
 import pytest
 
-from kvlogd.curve import Shift
-from kvlogd.gates import Balance, came_and_went, came_at_once, granted, last_below, paid, request_noise
+from kvlogd.curve import Shift, batch_of, block_of, stretch_of
+from kvlogd.gates import (
+    Balance,
+    came_and_went,
+    came_at_once,
+    granted,
+    last_below,
+    paid,
+    replaced,
+    request_noise,
+    turnovers_at_least,
+)
 from kvlogd.grain import Growth
+from kvlogd.room import Tokens
+from tests.crowd import closed_loop
 
 
 def shift(mean: float, before: float, running: float) -> Shift:
     return Shift(mean, mean, mean, 0.01, mean, 0.01, mean, 1, running, running, before)
+
+
+def exactly(tokens: float) -> Tokens:
+    return Tokens(tokens, tokens)
 
 
 def test_few_requests_make_more_noise_than_many() -> None:
@@ -21,9 +37,20 @@ def test_few_requests_make_more_noise_than_many() -> None:
 def test_one_prompt_may_have_brought_what_is_missing() -> None:
     usual = Balance(100.0, 1000.0, 3, 4.0, 0.0)
     balance = [usual, usual._replace(end_s=200.0, burst_tokens=5_000.0), usual._replace(end_s=300.0)]
-    assert came_at_once(balance, 150.0, 12_000)
-    assert not came_at_once(balance, 150.0, 13_000)
-    assert not came_at_once(balance, 200.0, 12_000)
+    assert came_at_once(balance, 150.0, exactly(12_000), 100_000)
+    assert not came_at_once(balance, 150.0, exactly(13_000), 100_000)
+    assert not came_at_once(balance, 200.0, exactly(12_000), 100_000)
+    assert came_at_once(balance, 150.0, Tokens(12_000, 50_000), 100_000)
+
+
+def test_a_prompt_whose_request_would_be_too_long_by_now_brought_nothing() -> None:
+    usual = Balance(100.0, 1000.0, 3, 4.0, 0.0)
+    balance = [usual._replace(burst_tokens=5_000.0), *(usual._replace(end_s=200.0 + i) for i in range(30))]
+    assert came_at_once(balance[:5], 50.0, exactly(10_000), 8_000)
+    assert not came_at_once(balance[:6], 50.0, exactly(10_000), 8_000)  # than a request can be
+    assert came_at_once(balance[:17], 50.0, exactly(10_000), 100_000)
+    assert not came_at_once(balance[:18], 50.0, exactly(10_000), 100_000)  # than what is missing
+    assert came_at_once(balance, 50.0, Tokens(10_000, 20_000), 100_000)
 
 
 @pytest.mark.parametrize(
@@ -37,29 +64,48 @@ def test_one_prompt_may_have_brought_what_is_missing() -> None:
 )
 def test_what_unfinished_requests_can_pay_for(tokens: float, is_paid: bool) -> None:
     balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0, 0.0) for i in range(10)]
-    assert paid(balance, 0.0, tokens, None) is is_paid
-    assert not paid([*balance[:-1], balance[-1]._replace(least_running=0)], 0.0, tokens, None)
+    assert paid(balance, 0.0, exactly(tokens), 100_000) is is_paid
+    assert not paid([*balance[:-1], balance[-1]._replace(least_running=0)], 0.0, exactly(tokens), 100_000)
 
 
 def test_a_request_holds_no_more_than_the_longest_one_may() -> None:
     balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0, 0.0) for i in range(10)]
-    assert paid(balance, 0.0, 10_000, 8_000)
-    assert not paid(balance, 0.0, 10_000, 6_000)
+    assert paid(balance, 0.0, exactly(10_000), 8_000)
+    assert not paid(balance, 0.0, exactly(10_000), 6_000)
+
+
+def test_what_is_missing_is_paid_for_where_any_size_of_the_pool_allows_it() -> None:
+    balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0, 0.0) for i in range(10)]
+    assert paid(balance, 0.0, Tokens(4_000, 6_000), 100_000)
+    assert paid(balance, 0.0, Tokens(14_000, 30_000), 100_000)
+    assert not paid(balance, 0.0, Tokens(2_000, 4_000), 100_000)
+    assert not paid(balance, 0.0, Tokens(15_000, 30_000), 100_000)
+
+
+def test_requests_are_replaced_as_often_as_their_prompts_come() -> None:
+    now = stretch_of([block_of(batch_of(list(closed_loop(60))), 10.0)], 1, short=False)
+    few, many = (turnovers_at_least(shift(0.1, 0.1, 8), now, tokens) for tokens in (4_000.0, 1_000.0))
+    assert many == pytest.approx(4 * few)
+    assert replaced(shift(0.1, 0.01, 8), 3.0)
+    assert not replaced(shift(0.1, 0.01, 8), 2.9)
+    assert not replaced(shift(0.1, 1.0, 8), 3.0)
 
 
 @pytest.mark.parametrize(
-    ("growth", "share"),
+    ("growth", "same_rate", "other_rate"),
     [
-        (Growth(0.05, False), 0.15),  # nothing grew, and that is sure
-        (Growth(0.2, False), 0.2),
-        (Growth(0.9, False), 0.35),  # not sure at all: no more than what is granted anyway
-        (Growth(0.9, True), 0.9),
-        (Growth(0.2, True), 0.35),  # seen to grow never grants less than not seen
-        (None, None),
+        (Growth(0.05, False), 0.15, 0.2),  # nothing grew, and that is sure
+        (Growth(0.2, False), 0.2, 0.2),
+        (Growth(0.9, False), 0.35, 0.7),  # not sure at all: no more than what is granted anyway
+        (Growth(0.9, True), 0.9, 0.9),
+        (Growth(0.2, True), 0.35, 0.7),  # seen to grow never grants less than not seen
+        (None, 0.35, 0.7),
     ],
 )
-def test_by_what_share_requests_may_have_grown(growth: Growth | None, share: float | None) -> None:
-    assert granted(growth) == share
+def test_by_what_share_requests_may_have_grown(growth: Growth | None, same_rate: float, other_rate: float) -> None:
+    assert granted(growth, 1.0) == granted(growth, 1.15) == same_rate
+    assert granted(growth, 1.2) == pytest.approx(other_rate)
+    assert granted(growth, 2.0) == pytest.approx(max(1.0, other_rate))
 
 
 def test_what_came_and_went_before_is_told_from_what_stays() -> None:

@@ -17,7 +17,7 @@ BLOCK = 60
 def grains_of(rows: Sequence[Stats]) -> list[Grain]:
     """Return the grain of each block of some records."""
     blocks = [rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK)]
-    return [grain_of([row.kv_usage for row in block], [row.prompt_tps for row in block]) for block in blocks]
+    return [grain_of([row.kv_usage for row in block], [row.prompt_tps for row in block], 10.0) for block in blocks]
 
 
 def halves(rows: Sequence[Stats]) -> tuple[list[Grain], list[Grain]]:
@@ -68,20 +68,26 @@ def test_a_steady_rise_is_no_lump() -> None:
     lumps = [0.2, 0.21] * 30
     rising = [usage + 0.002 * i for i, usage in enumerate(lumps)]
     prompts = [10.0, 30.0] * 30
-    assert grain_of(rising, prompts).usage == pytest.approx(grain_of(lumps, prompts).usage, abs=0.01)
+    assert grain_of(rising, prompts, 10.0).usage == pytest.approx(grain_of(lumps, prompts, 10.0).usage, abs=0.01)
+
+
+def test_the_lumps_of_prompts_are_their_tokens_at_any_interval() -> None:
+    for interval_s in (2.0, 10.0):
+        prompts = [0.0, 0.0, 500.0 / interval_s, 0.0, 0.0, 0.0, 500.0 / interval_s, 0.0, 0.0]
+        assert grain_of([0.1] * 9, prompts, interval_s).prompts == pytest.approx(log(500.0), abs=0.2)
 
 
 def test_a_usage_finer_than_it_is_printed_leaves_the_prompts_to_tell() -> None:
-    grain = grain_of([0.1, 0.101, 0.1], [10.0, 40.0, 10.0])
-    assert grain == Grain(log(450.0 / 20.0), None)
-    coarse = grain_of([0.1, 0.2, 0.1], [10.0, 40.0, 10.0])
-    assert coarse.prompts == pytest.approx(log(450.0 / 20.0))
+    grain = grain_of([0.1, 0.101, 0.1], [10.0, 40.0, 10.0], 10.0)
+    assert grain == Grain(log(10.0 * 450.0 / 20.0), None)
+    coarse = grain_of([0.1, 0.2, 0.1], [10.0, 40.0, 10.0], 10.0)
+    assert coarse.prompts == pytest.approx(log(10.0 * 450.0 / 20.0))
     assert coarse.usage == pytest.approx(log(0.005 / 20.0))
 
 
 @pytest.mark.parametrize("prompts", [[0.0, 0.0], [5.0, 5.0], [5.0]])
 def test_records_without_prompts_or_steps_tell_nothing(prompts: list[float]) -> None:
-    grain = grain_of([0.5] * len(prompts), prompts)
+    grain = grain_of([0.5] * len(prompts), prompts, 10.0)
     assert grain == Grain(None, None)
     assert growth_between([grain] * 20, [grain] * 20) is None
 
@@ -98,6 +104,6 @@ shares = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 @given(shares, st.data())
 def test_no_input_raises(usages: list[float], data: st.DataObject) -> None:
     tps = st.lists(st.floats(0, 1e6), min_size=len(usages), max_size=len(usages))
-    grains = [grain_of(usages, data.draw(tps)) for _ in range(8)]
+    grains = [grain_of(usages, data.draw(tps), 10.0) for _ in range(8)]
     growth = growth_between(grains, grains[:3])
     assert growth is None or growth.most >= 0.0

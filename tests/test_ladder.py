@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlogd.gates import Size
 from kvlogd.ladder import Ladder
 from kvlogd.model import Stats
+from kvlogd.room import Size
 from tests.crowd import closed_loop
 
 POOL = 100_000
@@ -132,13 +132,33 @@ def test_where_the_load_never_varies_the_lumps_tell_a_small_leak_from_longer_req
     assert first_fire(longer) is None
 
 
-def test_a_fast_leak_late_in_a_run_does_not_wait_for_the_long_stretches() -> None:
+@pytest.mark.parametrize(("kv_tokens", "an_hour"), [(POOL, 0.2), (POOL, 0.1), (None, 0.1)])
+def test_a_fast_leak_late_in_a_run_does_not_wait_for_the_long_stretches(kv_tokens: int | None, an_hour: float) -> None:
     def lost(i: int) -> float:
-        return 0.4 * max(0, i - 7200) / 720
+        return an_hour * max(0, i - 7200) / 360
 
-    at = first_fire(closed_loop(7920, lost=lost))
+    at = first_fire(closed_loop(8640, lost=lost), kv_tokens=kv_tokens)
     assert at is not None
-    assert at < 7200 + 600
+    assert lost(at) < 0.2
+
+
+@pytest.mark.parametrize("kv_tokens", [1_000_000, None])
+@pytest.mark.parametrize("stays", [480, 240, 100])
+def test_one_huge_request_that_runs_for_long_is_no_leak(stays: int, kv_tokens: int | None) -> None:
+    def with_it(i: int, row: Stats) -> Stats:
+        if not 900 <= i < 900 + stays:
+            return row
+        held = 0.2 + 300 * (i - 900) / 1_000_000
+        prompt_tps = row.prompt_tps + (20_000.0 if i == 900 else 0.0)
+        return row._replace(kv_usage=round(row.kv_usage + held, 3), running=row.running + 1, prompt_tps=prompt_tps)
+
+    rows = [with_it(i, row) for i, row in enumerate(closed_loop(2000, clients=60, pool_tokens=1_000_000))]
+    assert first_fire(iter(rows), kv_tokens=kv_tokens) is None
+
+
+def test_one_endless_generation_in_a_pool_of_unknown_size_is_no_leak_within_the_hour() -> None:
+    rows = closed_loop(900, pool_tokens=400_000, lost=lambda i: 300 * max(0, i - 540) / 400_000)
+    assert first_fire(rows, kv_tokens=None) is None
 
 
 def test_a_residue_that_climbs_over_idle_spells_is_a_leak_at_load_0() -> None:

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from kvlogd.curve import FULL, median
 from kvlogd.fields import Count, Duration, Points, SignalName
-from kvlogd.gates import Size
 from kvlogd.ladder import BATCH_RECORDS, Ladder, Verdict
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
+from kvlogd.room import Size
 from kvlogd.tally import per_request
 from kvlogd.window import SIGNALS, Window
 
