@@ -8,7 +8,7 @@ log of 2 s records and one of days in a log of 10 s records.
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import log, sqrt
 from typing import NamedTuple, TypeVar
 
@@ -41,7 +41,9 @@ Record = TypeVar("Record")
 
 def newest(records: Sequence[Record], count: int) -> list[Record]:
     """Return the last records of a sequence that is cheap to index at its end, oldest first."""
-    return [records[i] for i in range(-min(count, len(records)), 0)]
+    found = list(islice(reversed(records), count))
+    found.reverse()
+    return found
 
 
 class Cell(NamedTuple):
@@ -137,6 +139,8 @@ def batch_of(records: Sequence[Stats]) -> Batch:
 
 def joined(batches: Sequence[Batch]) -> Batch:
     """Return consecutive batches (at least one) as one."""
+    if len(batches) == 1:
+        return batches[0]
     by_load: dict[int, list[tuple[float, int]]] = {}
     for batch in batches:
         for key, group in batch.by_load.items():
@@ -444,5 +448,5 @@ class Spells:
 def climbs(raised: Sequence[Spell], step: float = PRINT_STEP) -> bool:
     """Return whether each third of some spells lies wholly above the third before."""
     n = len(raised)
-    least = [min(s.usage for s in raised[i * n // 3 : (i + 1) * n // 3]) for i in range(3)]
+    least = (min([spell.usage for spell in raised[i * n // 3 : (i + 1) * n // 3]]) for i in range(3))
     return all(b >= a + 2 * step for a, b in pairwise(least))

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from kvlogd.curve import FULL, median
 from kvlogd.fields import Count, Duration, Points, SignalName
-from kvlogd.ladder import BATCH_RECORDS, Ladder, Verdict
+from kvlogd.ladder import Ladder, Verdict
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
 from kvlogd.room import Size
 from kvlogd.tally import per_request
@@ -78,8 +78,8 @@ class LoadTrend:
         self._params = params
         self._ladder = Ladder()
         self._taken = 0
-        self.ripe = BATCH_RECORDS
-        """Its blocks are of so many records and more: with each of them it may say something else."""
+        self.ripe = self._ladder.missing()
+        """With each block that is complete it may say something else."""
         self._judgement: Judgement = Abstained("the run is young: it has no past of its own to be compared with yet")
 
     def judge(self, window: Window, at_s: float) -> Judgement:
@@ -87,10 +87,10 @@ class LoadTrend:
         if window.count > self._taken:
             fresh, idled = window.fresh(self._taken), window.idled > self._taken
             self._taken = window.count
-            self.ripe = (self._taken // BATCH_RECORDS + 1) * BATCH_RECORDS
             size = Size(window.run.kv_tokens, window.run.max_model_len)
             if self._ladder.take(fresh, window.interval_s, size, idled=idled):
                 self._judgement = self._look(window)
+            self.ripe = self._taken + self._ladder.missing()
         return self._judgement
 
     def _look(self, window: Window) -> Judgement:
