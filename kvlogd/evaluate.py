@@ -205,6 +205,8 @@ class Bench:
         self._has_excuses = any(work.unless for work in self._judged)
         """Some conditions are asked out of their turn."""
         self._asked_s = -inf
+        self._is_quiet = False
+        """No rule has an alert or a finding, as far as is known."""
 
     @classmethod
     def of_engine(cls, rules: Iterable[Rule], life: Life, going_on: Iterable[Standing] = ()) -> "Bench":
@@ -257,8 +259,13 @@ class Bench:
             if (at_s >= one.due_s or count >= one.ripe or went_back) and one.ask(window, at_s):
                 changed = True
         if changed:
+            self._is_quiet = False
             return self._judged
-        return [work for work in self._judged if work.standing is not None or type(work.last) is Finding]
+        if self._is_quiet:
+            return []
+        stirred = [work for work in self._judged if work.standing is not None or type(work.last) is Finding]
+        self._is_quiet = not stirred
+        return stirred
 
     def judge(self, window: Judged, at_s: float) -> list[AlertEvent]:
         """Evaluate the rules on this scope at a time; return what changed."""
@@ -287,6 +294,7 @@ class Bench:
 
     def restore(self, standings: Mapping[AlertKey, Standing]) -> None:
         """Take up the alerts where the store has them."""
+        self._is_quiet = False
         for work in self._works:
             work.standing = standings.get(work.key)
 

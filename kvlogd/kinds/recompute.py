@@ -10,7 +10,7 @@ Cannot see: evictions that cost little; anything on a run that was in the storm 
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -108,7 +108,8 @@ class Recompute:
             self.rest_s = max(0.0, self._start_s + BLOCK_S - at_s)
             return self._judgement
         records = window.fresh(self._taken)
-        known = self._unlearned < CALM_EVERY and load_bin(last.running) in self._usual
+        kept = self._calm.get(load_bin(last.running), ())
+        known = self._unlearned < CALM_EVERY and len(kept) >= LEAST_CALM
         if known and max([record.kv_usage for record in records]) < self._params.full:
             self._unlearned += 1
             self._latest.clear()
@@ -180,12 +181,18 @@ class Recompute:
         kept.append(block)
         if len(kept) > CALM_KEPT:
             del kept[0]
-        if len(kept) >= LEAST_CALM:
-            self._usual[load] = Usual(
-                median(sorted([one.running for one in kept])),
-                median(sorted([one.generation for one in kept])),
-                median(sorted([one.prompt for one in kept])),
-            )
+        self._usual.pop(load, None)
+
+    def _known(self) -> Collection[Usual]:
+        """Return what is usual at each load of which enough is known: near a full pool only it is asked for."""
+        for load, kept in self._calm.items():
+            if len(kept) >= LEAST_CALM and load not in self._usual:
+                self._usual[load] = Usual(
+                    median(sorted([one.running for one in kept])),
+                    median(sorted([one.generation for one in kept])),
+                    median(sorted([one.prompt for one in kept])),
+                )
+        return self._usual.values()
 
     def _by_count(self, window: Window) -> Finding | None:
         """Return a finding where counted evictions cost a good part of the work."""
@@ -232,10 +239,11 @@ class Recompute:
         """
         if not block.seen or block.queued < QUEUED or block.usage < self._params.full:
             return 1.0
-        if not self._usual:
+        known = self._known()
+        if not known:
             return None
-        usual = max([one.generation * min(1.0, block.running / one.running) for one in self._usual.values()])
-        prompts = max([one.prompt for one in self._usual.values()])
+        usual = max([one.generation * min(1.0, block.running / one.running) for one in known])
+        prompts = max([one.prompt for one in known])
         return 1.0 if block.prompt > MORE_PROMPTS * prompts + 1.0 else block.generation / usual
 
     def _finding(self, since_s: float, value: float | None, evidence: dict[str, float]) -> Finding:
