@@ -15,8 +15,6 @@ SCOPES = frozenset({Per.ENGINE, Per.SOURCE, Per.GPU, Per.HOST})
 
 STALE_S, STALE_INTERVALS = 60.0, 3.0
 """The last record says nothing of the present once it is older than both."""
-LONG_S, LEAST_REST_S = 120.0, 60.0
-"""What must have lasted for so long need not be looked for more often than that."""
 
 
 class Of(StrEnum):
@@ -67,7 +65,9 @@ class Threshold:
         self._bound = params.bound
         self._is_above = params.above is not None
         self._is_duration = is_duration(params.signal)
-        self.rest_s = 0.0
+        # what must have lasted for minutes is not sought twice a minute
+        self._calm_s = 60.0 if self._is_above and self._is_duration and self._bound >= 120.0 else 0.0
+        self.rest_s = self._calm_s
         signal = SIGNALS.get(params.signal)
         self._index = Stats._fields.index(signal.column) if signal and signal.column else None
 
@@ -121,11 +121,8 @@ class Threshold:
 
     def _hold(self, value: float | None, since_s: float) -> Judgement:
         past = value is not None and (value > self._bound if self._is_above else value < self._bound)
-        self.rest_s = 0.0
+        self.rest_s = 0.0 if past else self._calm_s
         if value is None or not past:
-            if self._is_duration and self._is_above and self._bound >= LONG_S:
-                # it lasts for no longer than time passes
-                self.rest_s = max(LEAST_REST_S, (self._bound - (value or 0.0)) / 2)
             return CLEAR
         if self._is_duration:  # it began as long ago as it says
             since_s -= value
