@@ -6,8 +6,9 @@ whether it lasts minutes or weeks, its beginning and its end are some parts each
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from operator import mul
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kvlogd.model import Stats
 
@@ -21,6 +22,16 @@ LEAST_PARTS = 4
 """A life of fewer parts is no life to compare with."""
 LATEST_PARTS = 72
 """Parts of the shortest length that are kept for all who look at what comes."""
+
+
+Record = TypeVar("Record")
+
+
+def newest(records: Sequence[Record], count: int) -> list[Record]:
+    """Return the last records of a sequence that is cheap to go through from its end, oldest first."""
+    found = list(islice(reversed(records), count))
+    found.reverse()
+    return found
 
 
 class Part(NamedTuple):

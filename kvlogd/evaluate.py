@@ -63,7 +63,7 @@ class _One:
         """Return what it said when it was asked last."""
         return self._said
 
-    def ask(self, window: Any, at_s: float) -> bool:
+    def ask(self, window: Any, at_s: float, *, may_rest: bool) -> bool:
         """Ask it; return whether it says something else than before."""
         evaluator, before = self._evaluator, self._said
         try:
@@ -72,7 +72,7 @@ class _One:
         except FAULTS as error:
             self.failures += 1
             said = Broken(f"the rule failed, {self.failures} times so far: {type(error).__name__}")
-        self.due_s = at_s + getattr(evaluator, "rest_s", 0.0)
+        self.due_s = at_s + getattr(evaluator, "rest_s", 0.0) if may_rest else at_s
         self.ripe = getattr(evaluator, "ripe", inf)
         self._said = said
         return said is not before and (type(said) is not type(before) or said != before)
@@ -175,7 +175,7 @@ class _AtWork:
 
     def _excuse(self, excuse: Judge, window: Judged, at_s: float) -> Judgement:
         for one in excuse.ones():
-            one.ask(window, at_s)
+            one.ask(window, at_s, may_rest=True)
         return excuse.said()
 
     def step(self, judgement: Judgement, at_s: float) -> tuple[AlertEvent, ...]:
@@ -193,8 +193,9 @@ class _AtWork:
 class Bench:
     """The rules of one scope, each with the state of its alert.
 
-    A condition rests until it may have something else to say, and a rule is put together anew where one of its
-    conditions has said something else, or where its alert stands: most ticks ask few conditions and look at no rule.
+    A condition rests until it may have something else to say, but not while an alert of it stands; and a rule is put
+    together anew where one of its conditions has said something else, or its alert stands. So most ticks ask few
+    conditions and look at no rule.
     """
 
     def __init__(self, works: Iterable[_AtWork]) -> None:
@@ -254,18 +255,17 @@ class Bench:
         # a clock that went back keeps none from being asked
         went_back, self._asked_s = at_s < self._asked_s, at_s
         count = window.count if isinstance(window, Window) else 0
+        stirred: list[_AtWork] = []
+        if not self._is_quiet:
+            stirred = [work for work in self._judged if work.standing is not None or type(work.last) is Finding]
+        awake = {one for work in stirred for one in work.when.ones()}
         changed = self._has_excuses
         for one in self._ones:
-            if (at_s >= one.due_s or count >= one.ripe or went_back) and one.ask(window, at_s):
+            is_due = at_s >= one.due_s or count >= one.ripe or went_back
+            if is_due and one.ask(window, at_s, may_rest=one not in awake):
                 changed = True
-        if changed:
-            self._is_quiet = False
-            return self._judged
-        if self._is_quiet:
-            return []
-        stirred = [work for work in self._judged if work.standing is not None or type(work.last) is Finding]
-        self._is_quiet = not stirred
-        return stirred
+        self._is_quiet = not (stirred or changed)
+        return self._judged if changed else stirred
 
     def judge(self, window: Judged, at_s: float) -> list[AlertEvent]:
         """Evaluate the rules on this scope at a time; return what changed."""

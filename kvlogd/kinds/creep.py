@@ -12,8 +12,7 @@ the queue; anything while the pool is nearly full; a run of less than about 100 
 
 from pydantic import BaseModel, ConfigDict
 
-from kvlogd.course import PART_RECORDS
-from kvlogd.curve import newest
+from kvlogd.course import PART_RECORDS, newest
 from kvlogd.fields import Points
 from kvlogd.model import Abstained, Clear, Finding, Judgement, Per
 from kvlogd.pace import MEASURED, SCALES, MeasuredState, ScaleState, Verdict

@@ -14,7 +14,8 @@ from itertools import pairwise
 
 from pydantic import BaseModel, ConfigDict
 
-from kvlogd.curve import NOISY_S, PRINT_STEP, Spell, Spells, climbs, median, newest
+from kvlogd.course import newest
+from kvlogd.curve import NOISY_S, PRINT_STEP, Spell, Spells, climbs, median
 from kvlogd.eyes import as_record
 from kvlogd.fields import Count, Duration, Points
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per

@@ -104,10 +104,26 @@ class Recompute:
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether evictions cost the engine its work; it changes only when a block is complete."""
         last, fresh = window.last, window.count - self._taken
-        if last is None or fresh < BLOCK_RECORDS or last.ts_s - self._start_s < BLOCK_S:
-            self.rest_s = max(0.0, self._start_s + BLOCK_S - at_s)
-            return self._judgement
-        records = window.fresh(self._taken)
+        if last is not None and fresh >= BLOCK_RECORDS and last.ts_s - self._start_s >= BLOCK_S:
+            self._take(window.fresh(self._taken), window)
+        self.rest_s = max(0.0, self._start_s + BLOCK_S - at_s)
+        return self._judgement
+
+    def _take(self, records: Sequence[Stats], window: Window) -> None:
+        """Take in the blocks that some records complete; each ends with an idle record, or with the last one."""
+        ends = [len(records)]
+        if window.idled > self._taken:
+            # what an idle engine did before is not averaged with what it does next
+            ends = [end for end, one in enumerate(records, 1) if not (one.running or one.waiting)] + ends
+        begin = 0
+        for end in ends:
+            last = records[end - 1]
+            if end - begin >= BLOCK_RECORDS and last.ts_s - self._start_s >= BLOCK_S:
+                self._close(records[begin:end], last, window)
+                begin = end
+        self._taken = window.count - len(records) + begin
+
+    def _close(self, records: Sequence[Stats], last: Stats, window: Window) -> None:
         kept = self._calm.get(load_bin(last.running), ())
         known = self._unlearned < CALM_EVERY and len(kept) >= LEAST_CALM
         if known and max([record.kv_usage for record in records]) < self._params.full:
@@ -119,9 +135,7 @@ class Recompute:
             if block.prompt or block.generation:
                 self._latest.append(block)
                 self._judgement = self._look(window, block)
-        self._taken, self._start_s, self._before = window.count, last.ts_s, last
-        self.rest_s = max(0.0, self._start_s + BLOCK_S - at_s)
-        return self._judgement
+        self._start_s, self._before = last.ts_s, last
 
     def _block(self, records: Sequence[Stats], window: Window) -> Block:
         n = len(records)

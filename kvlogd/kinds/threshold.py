@@ -82,6 +82,9 @@ class Threshold:
             STALE_S, STALE_INTERVALS * (window.interval_s or 0.0)
         ):
             return NoEvidence()
+        if signal.of_scrapes and self._calm_s and window.eyes.last is None:
+            self.rest_s = self._bound
+            return CLEAR
         value = signal.read(window, at_s)
         # a column that this log does not give is unknown; anything else is None where it does not apply
         return NoEvidence() if value is None and self._index is not None else self._hold(value, at_s)
