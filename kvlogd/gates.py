@@ -38,7 +38,7 @@ FLAT_BY, FLAT_BY_TOLD = 0.05, 0.03
 SPREAD = 0.5
 """Standard deviation of the requests' sizes, as a share of their mean."""
 FAR_MORE = 2.0
-"""A request that generated so many times what is missing has not run since that was there."""
+"""A request that would have generated so many times what is missing, or what one can be, has not run all the while."""
 USUAL_RECORDS, AT_ONCE = 3, 0.4
 """A prompt shows as a record with more prompt tokens than so many others; it may be what is missing if it has so
 large a share of it."""
@@ -98,8 +98,8 @@ def paid(balance: Sequence[Balance], since_s: float, lost: Tokens, longest_token
 
     Such a request runs all the while, so there are never more of them than the fewest running since; and while the
     mix of prompts and generated tokens stays the same, at most 15 % of those running (or one) are of that kind,
-    because they generate but bring no prompts. Each holds all that it generated, as far as a request may be that long:
-    where that is far more than what is missing, none of them has run that long.
+    because they generate but bring no prompts. Each holds all that it generated: where that is far more than what is
+    missing, or than a request can be, none of them has run that long.
     """
     each = running = 0.0
     fewest, blocks = 1 << 30, 0
@@ -110,7 +110,7 @@ def paid(balance: Sequence[Balance], since_s: float, lost: Tokens, longest_token
         running += block.mean_running
         blocks += 1
         fewest = min(fewest, block.least_running)
-    if not blocks or not fewest or each > FAR_MORE * lost.most:
+    if not blocks or not fewest or each > FAR_MORE * min(lost.most, longest_tokens):
         return False
     return min(each, longest_tokens) * min(fewest, max(1, int(PAYERS * running / blocks))) >= 0.7 * lost.least
 

@@ -61,7 +61,7 @@ class Rung(NamedTuple):
     wary: int | None = None
     """Short enough for some huge requests to outlast it: their pace must not have fallen, and no such shift may have
     come and gone over the shortest stretch. Once the run has more blocks than this, its records must show that the
-    requests are as long as they were."""
+    requests are as long as they were, and the shift must have come lately."""
 
 
 class Level(NamedTuple):
@@ -83,6 +83,8 @@ LEVELS = (
 
 WARM_TURNOVERS = 2.0
 """Before that the first requests of a run still grow: usage climbs at the same number running."""
+LATELY = 6.0
+"""In an old run a short stretch tells only of what came within so many times its length."""
 LITTLE = 0.25
 """What is raised by less than this share of the shift that is enough need not be looked at."""
 HISTORY = 400
@@ -293,12 +295,15 @@ def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, siz
     growth = growth_between(level.before(now.start_s), now.grains)
     if not sure(shift, reference, now, growth):
         return None
-    if rung.wary is not None and not is_light(shift, reference, now, growth, is_old=level.seen > rung.wary):
+    is_old = rung.wary is not None and level.seen > rung.wary
+    if rung.wary is not None and not is_light(shift, reference, now, growth, is_old=is_old):
         return None
     if came_and_went(state.history if rung.wary is None else level.rungs[0].history, shift.shift):
         return None
     quarter_s = last_below(state.history, 0.25 * shift.shift)
     length_s = now.end_s - now.start_s
+    if is_old and (quarter_s is None or now.end_s - quarter_s > LATELY * length_s):
+        return None  # what came slowly, long stretches tell better from longer requests
     if not gradual(state.history, shift.shift, quarter_s, length_s, jumps=rung.blocks >= 12):
         return None
     since_s = quarter_s if quarter_s is not None else reference.end_s

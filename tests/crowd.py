@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
+from math import log
 
 from kvlogd.model import Stats
 
@@ -16,21 +17,30 @@ def closed_loop(
     pool_tokens: int = 100_000,
     longer: Callable[[int], float] = lambda _i: 1.0,
     lost: Callable[[int], float] = lambda _i: 0.0,
+    chunk_tokens: float = 8000.0,
+    prompt_tokens: float = 900.0,
     seed: int = 7,
 ) -> Iterator[Stats]:
-    """Yield records; by their number, requests get `longer` by a factor, and a share of the pool is `lost`."""
+    """Yield records; by their number, requests get `longer` by a factor, and a share of the pool is `lost`.
+
+    Of a prompt so many tokens are computed in a record.
+    """
     rng = random.Random(seed)
-    prompts = [0.0] * clients
+    prompts, rest = [0.0] * clients, [0.0] * clients
     made, wanted = [0.0] * clients, [0.0] * clients
     for i in range(records):
         prompted = 0.0
         for client in range(clients):
-            made[client] += TOKENS_A_RECORD
+            made[client] += TOKENS_A_RECORD if not rest[client] else 0.0
             if made[client] >= wanted[client]:
-                prompts[client] = longer(i) * min(8000.0, rng.lognormvariate(6.8, 0.7))
+                rest[client] = longer(i) * min(8000.0, rng.lognormvariate(log(prompt_tokens), 0.7))
                 wanted[client] = longer(i) * rng.lognormvariate(6.8, 0.5)
                 made[client] = TOKENS_A_RECORD * rng.random()
-                prompted += prompts[client]
+                prompts[client] = 0.0
+            computed = min(chunk_tokens, rest[client])
+            rest[client] -= computed
+            prompts[client] += computed
+            prompted += computed
         held = sum(prompts) + sum(made)
         usage = round(min(1.0, held / pool_tokens + lost(i)), 3)
         yield Stats(

@@ -74,6 +74,12 @@ def test_a_request_holds_no_more_than_the_longest_one_may() -> None:
     assert not paid(balance, 0.0, exactly(10_000), 6_000)
 
 
+def test_requests_that_would_be_far_too_long_by_now_have_ended() -> None:
+    balance = [Balance(100.0 * (i + 1), 1000.0, 20, 20.0, 0.0) for i in range(10)]
+    assert paid(balance, 0.0, exactly(10_000), 5_000)
+    assert not paid(balance, 0.0, exactly(10_000), 4_900)
+
+
 def test_what_is_missing_is_paid_for_where_any_size_of_the_pool_allows_it() -> None:
     balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0, 0.0) for i in range(10)]
     assert paid(balance, 0.0, Tokens(4_000, 6_000), 100_000)

@@ -132,6 +132,19 @@ def test_where_the_load_never_varies_the_lumps_tell_a_small_leak_from_longer_req
     assert first_fire(longer) is None
 
 
+@pytest.mark.parametrize(("chunk_tokens", "seed"), [(1500.0, 13), (1500.0, 19), (600.0, 12)])
+def test_requests_that_grow_for_hours_are_not_told_by_a_short_stretch(chunk_tokens: float, seed: int) -> None:
+    # prompts that take several records to compute hide how large they are
+    rows = closed_loop(
+        6000,
+        longer=lambda i: 1.0 + 0.8 * max(0, i - 2880) / 7200,
+        chunk_tokens=chunk_tokens,
+        prompt_tokens=3000.0,
+        seed=seed,
+    )
+    assert first_fire(rows) is None
+
+
 @pytest.mark.parametrize(("kv_tokens", "an_hour"), [(POOL, 0.2), (POOL, 0.1), (None, 0.1)])
 def test_a_fast_leak_late_in_a_run_does_not_wait_for_the_long_stretches(kv_tokens: int | None, an_hour: float) -> None:
     def lost(i: int) -> float:
