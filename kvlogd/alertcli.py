@@ -1,6 +1,7 @@
 """`kvlogd alerts` and `kvlogd silence`: through the daemon's socket, or on the store itself where no daemon runs."""
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -25,7 +26,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="the alerts that fire, and who was told of them",
         description="Shows each alert that fires: since when, what was found, which channels took a message about it, "
         "which did not or not yet, what holds the message until when, and whether it is silenced.",
-        epilog="exit status: 0 nothing fires, 1 something does, 2 wrong usage or config",
+        epilog="exit status: 0 nothing fires, 1 something does, 2 wrong usage, or nothing could be asked",
     )
     listing.add_argument("--all", action="store_true", help="those that are over too, the latest last")
     listing.set_defaults(run=_alerts)
@@ -68,13 +69,15 @@ def _alerts(arguments: argparse.Namespace) -> int:
 
 
 def _policies(arguments: argparse.Namespace) -> "list[Policy]":
-    """Return what the channels of the config take; of a store alone it is not known."""
+    """Return what the channels of the config take; of a store alone, or a wrong config, it is not known."""
     from kvlogd.config import load_config
     from kvlogd.dispatch import policy_of
 
     if arguments.db is not None and arguments.config is None:
         return []
-    return [policy_of(channel) for channel in load_config(arguments.config).channels]
+    with contextlib.suppress(ConfigError):  # `places_of` has told it
+        return [policy_of(channel) for channel in load_config(arguments.config).channels]
+    return []
 
 
 def _silence(arguments: argparse.Namespace) -> int:
@@ -116,16 +119,29 @@ def _request(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _refuse_unknown(rule: str, arguments: argparse.Namespace) -> None:
     """Raise ConfigError for a rule that is not there; of a store alone it is not known which rules write to it."""
-    from kvlogd.config import load_config
     from kvlogd.quantity import nearest
-    from kvlogd.rules import load_rules, shipped_folder
 
     if "*" in rule or (arguments.db is not None and arguments.config is None):
         return
-    config = load_config(arguments.config)
-    names = [one.id for one in load_rules([shipped_folder(), *config.rules.folders])]
-    if rule not in names:
+    names, is_all = _known_rules(arguments)
+    if rule in names:
+        return
+    if is_all:
         raise ConfigError("no rule of that name", where=rule, mend=nearest(rule, names))
+    what = "no shipped rule has this name, and your own cannot be read now (`kvlogd check` tells why)"
+    print(f"kvlogd: {rule}: {what}: {nearest(rule, names)}", file=sys.stderr)
+
+
+def _known_rules(arguments: argparse.Namespace) -> tuple[list[str], bool]:
+    """Return the names of the rules, and whether those are all: else only the shipped ones could be read."""
+    from kvlogd.config import load_config
+    from kvlogd.rules import load_rules, shipped_folder
+
+    try:
+        found = load_rules([shipped_folder(), *load_config(arguments.config).rules.folders])
+        return [rule.id for rule in found], True
+    except ConfigError:
+        return [rule.id for rule in load_rules([shipped_folder()])], False
 
 
 def _asked(arguments: argparse.Namespace, request: dict[str, Any], at_s: float) -> "list[Silence]":

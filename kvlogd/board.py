@@ -14,7 +14,7 @@ from kvlogd.alerts import LOUDNESS, Standing
 from kvlogd.model import AlertEvent, AlertKey, AlertState, NoticeKind
 from kvlogd.outbox import Case, Notice, NoticeState, Silence, alert_id
 from kvlogd.plan import Policy
-from kvlogd.quantity import duration_text
+from kvlogd.quantity import count_text, duration_text
 from kvlogd.status import COLOURS, PLAIN, WIDTH, aligned
 
 _INDENT: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "    "}
@@ -153,7 +153,7 @@ def _told(store: Known) -> dict[str, set[str]]:
 def _failing(store: Known) -> dict[AlertKey, set[str]]:
     """Return for each alert the channels that were tried in vain, with why."""
     why = {
-        (one.channel, one.rule): f"{one.channel} ({one.fault.value}, {notice.count_text(one.failed, 'try', 'tries')})"
+        (one.channel, one.rule): f"{one.channel} ({one.fault.value}, {count_text(one.failed, 'try', 'tries')})"
         for one in store.notices(NoticeState.WAITING)
         if one.fault is not None
     }

@@ -10,7 +10,7 @@ from kvlogd.advice import advice
 from kvlogd.layout import Code, Facts, Part, Steps, Words, as_html, as_text, one_line, shortened
 from kvlogd.letter import MOST_LISTED, MOST_SUBJECT, short_scope
 from kvlogd.model import Fault, Letter, Outcome, Severity
-from kvlogd.quantity import duration_text
+from kvlogd.quantity import count_text, duration_text
 
 _WHY = {
     Fault.REFUSED: "it refuses them",
@@ -39,7 +39,7 @@ def channel_down(
     facts = [
         ("since", f"{notice.clock_text(since_s)}, for {duration_text(max(0.0, at_s - since_s))}"),
         *([("its answer", str(status))] if status is not None else []),
-        *([("kept for it", notice.count_text(waiting, "message"))] if waiting else []),
+        *([("kept for it", count_text(waiting, "message"))] if waiting else []),
     ]
     do = (
         advice(Outcome(fault, status)),

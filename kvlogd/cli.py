@@ -214,7 +214,7 @@ def _add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from kvlogd.notice import count_text
+    from kvlogd.quantity import count_text
     from kvlogd.setup import load_setup, routes
 
     setup = load_setup(arguments.config, [arguments.rules] if arguments.rules else [], by_hand=True)
@@ -232,7 +232,8 @@ def _check(arguments: argparse.Namespace) -> int:
     unseen = len(setup.config.channels) - len(setup.urls)
     aside = f" ({unseen} of them by credentials, which only the service can read)" if unseen else ""
     channels = len(setup.config.channels)
-    print(f"fine: {len(setup.rules)} rules" + (f", {count_text(channels, 'channel')}{aside}" if channels else ""))
+    told = f", {count_text(channels, 'channel')}{aside}" if channels else ""
+    print(f"fine: {count_text(len(setup.rules), 'rule')}{told}")
     unheard = [rule for rule, names in routes(setup.config.channels, setup.rules).items() if channels and not names]
     if unheard:
         print(f"told to no channel, by their tags: {', '.join(unheard)}")

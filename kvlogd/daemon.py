@@ -347,7 +347,8 @@ class Daemon:
         try:
             setup = _loaded(self._wanted, self.setup.urls.values())
         except KvlogdError as error:
-            self._voice.complain("reload", str(error), now_s, self._clock.wall_s(), Level.ERROR)
+            what = f"refused, so the old config and rules stay in force:\n{error}"
+            self._voice.complain("reload", what, now_s, self._clock.wall_s(), Level.ERROR)
             self._notifier.ready("reload failed: the old config is in force")
             return
         self._voice.relent("reload")

@@ -22,6 +22,7 @@ from kvlogd.model import (
     NoEvidence,
     Per,
 )
+from kvlogd.quantity import count_text
 from kvlogd.rules import AllOf, Condition, Leaf, Rule
 from kvlogd.window import SourceWindow, Window
 
@@ -71,7 +72,8 @@ class _One:
             self.failures = 0
         except FAULTS as error:
             self.failures += 1
-            said = Broken(f"the rule failed, {self.failures} times so far: {type(error).__name__}")
+            times = count_text(self.failures, "time")
+            said = Broken(f"the rule failed, {times} so far: {type(error).__name__}")
         self.due_s = at_s + getattr(evaluator, "rest_s", 0.0) if may_rest else at_s
         self.ripe = getattr(evaluator, "ripe", inf)
         self._said = said

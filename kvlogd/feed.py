@@ -82,7 +82,7 @@ class Feed:
         if now_s >= self._pass_at_s:
             self._pass_at_s = now_s + PASS_S
             self._let_time_pass(now_s)
-        return sum(len(piece.data) or 1 for piece in pieces)
+        return sum(len(piece.data) + piece.unpacked_bytes or 1 for piece in pieces)
 
     def _take(self, pieces: list[Piece], now_s: float, wall_s: float) -> None:
         """Give each piece to its log, as far as all that was known of those logs has been remembered."""

@@ -302,3 +302,23 @@ class Followed:
             self.close()
             raise FileNotFoundError(errno.ENOENT, "another file stands there now")
         return status
+
+
+def reason(error: OSError) -> str:
+    """Return why a file cannot be read, and what to do about it, without its name."""
+    mends = {
+        errno.EACCES: "let kvlogd's user read it, e.g. through the group adm",
+        errno.ELOOP: "its links lead in a circle",
+        errno.EMFILE: "raise LimitNOFILE= of the unit",
+    }
+    if error.errno == errno.EISDIR:
+        return "not a regular file: only those are followed"
+    return ": ".join(filter(None, (os.strerror(error.errno or 0), mends.get(error.errno or 0, ""))))
+
+
+def looks_cut(file: Followed) -> bool:
+    """Return whether a file no longer holds what was read of it, as far as it can be seen."""
+    try:
+        return file.is_cut()
+    except OSError:  # told when it is read
+        return False

@@ -12,8 +12,7 @@ from kvlogd.checkup import Item, Mark
 from kvlogd.clock import Clock
 from kvlogd.config import Enabled
 from kvlogd.gpus import FAREWELL_S, MENDS, Gpus
-from kvlogd.notice import count_text
-from kvlogd.quantity import duration_text
+from kvlogd.quantity import count_text, duration_text
 from kvlogd.reading import DriverFault, GpuState
 from kvlogd.status import Status
 

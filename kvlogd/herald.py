@@ -6,9 +6,9 @@ Each alert and each loss once; a log that cannot be read as one lasting trouble.
 from collections.abc import Iterable
 
 from kvlogd.model import AlertEvent, AlertState, Gap, Severity
-from kvlogd.notice import clock_text, count_text, label_text, subject
+from kvlogd.notice import clock_text, label_text, subject
 from kvlogd.piece import Health
-from kvlogd.quantity import about_text
+from kvlogd.quantity import about_text, count_text
 from kvlogd.rows import Batch
 from kvlogd.voice import Level, Voice
 

@@ -210,6 +210,18 @@ def _call(*words: str, must: bool = False) -> str:
     return run.stdout.decode("utf-8", "replace")
 
 
+def told_of_servers(root: Path, wanted: Plan) -> Iterator[str]:
+    """Yield what is to be said of the servers that run: what a config which is there lacks, and what cannot be read."""
+    config = root / CONFIG
+    if wanted.uncovered:
+        yield f"{config} is there and stays as it is. What runs here and is not in it:"
+        yield proposal.sources_text(wanted.uncovered).rstrip("\n")
+    for text in wanted.missing:
+        yield f"no source for {text}"
+    if config.exists() and not (wanted.uncovered or wanted.missing):
+        yield f"{config} has every vLLM server that runs now" if wanted.found else "no vLLM server runs here now"
+
+
 def install(root: Path, texts: Mapping[Path, str], say: Callable[[str], None], *, dry_run: bool) -> None:
     """Do all of it, or only say what would be done. Raises KvlogdError."""
     runs = program()
@@ -225,11 +237,8 @@ def install(root: Path, texts: Mapping[Path, str], say: Callable[[str], None], *
         if change.path == CONFIG:
             say(f"the text of {root / CONFIG}:")
             say("".join(f"    {line}\n" for line in change.text.splitlines()).rstrip("\n"))
-    if wanted.uncovered:
-        say(f"{root / CONFIG} is there and stays as it is. What runs here and is not in it:")
-        say(proposal.sources_text(wanted.uncovered).rstrip("\n"))
-    for text in wanted.missing:
-        say(f"no source for {text}")
+    for line in told_of_servers(root, wanted):
+        say(line)
     if dry_run:
         say("nothing was changed")
         return

@@ -15,7 +15,7 @@ from kvlogd.layout import Chart, Code, Facts, Part, Steps, Words, as_html, as_te
 from kvlogd.model import AlertEvent, AlertState, Letter, NoticeKind, Occupancy, Panel, Per, Run, Severity
 from kvlogd.panel import spark
 from kvlogd.proof import sql_for
-from kvlogd.quantity import about_text, duration_text, share_text
+from kvlogd.quantity import about_text, count_text, duration_text, share_text
 from kvlogd.rules import Rule
 
 MOST_SUBJECT, MOST_SCOPE = 150, 48
@@ -124,7 +124,7 @@ def _headline(kind: NoticeKind, items: Sequence[Item], more: int, noun: str) -> 
         return f"{notice.subject(event)}{_times(items[0])}"
     if len(items) + more == 1:
         return notice.subject(event)
-    places = notice.count_text(len(items) + more, noun)
+    places = count_text(len(items) + more, noun)
     said = notice.subject(event).removeprefix(f"{event.key.rule} ")
     return f"{event.key.rule} on {places}, first {said}"
 
@@ -141,7 +141,7 @@ def _counted(items: Sequence[Item], more: int) -> str:
     firing = sum(map(_fires, items))
     over = len(items) - firing
     named = [f"{n:,} {words}" for n, words in ((firing, "firing"), (over, "over"), (more, "more")) if n]
-    return f"{notice.count_text(len(items) + more, 'alert')}: {', '.join(named)}"
+    return f"{count_text(len(items) + more, 'alert')}: {', '.join(named)}"
 
 
 def _times(item: Item) -> str:
@@ -234,7 +234,7 @@ def _bouts(item: Item) -> list[tuple[str, str]]:
         for start, end in item.bouts[-MOST_BOUTS:]
     ]
     more = len(item.bouts) - len(told)
-    return [("it fired", ", ".join([*([f"{more} times before"] if more else []), *told]))]
+    return [("it fired", ", ".join([*([f"{count_text(more, 'time')} before"] if more else []), *told]))]
 
 
 def _until_full(event: AlertEvent, evidence: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -291,7 +291,7 @@ def _load(evidence: Mapping[str, float]) -> list[tuple[str, str]]:
 
 def _loss(evidence: Mapping[str, float]) -> list[tuple[str, str]]:
     parts = [
-        notice.count_text(round(lost), unit[:-1])
+        count_text(round(lost), unit[:-1])
         for unit in ("blocks", "tokens")
         if (lost := evidence.get(f"{unit}_lost", evidence.get(f"{unit}_held"))) is not None
     ]

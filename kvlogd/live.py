@@ -31,9 +31,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     status = commands.add_parser(
         "status",
         help="what the running daemon sees, and how it is",
-        description="Shows what the running daemon sees, and how it is. Where the config was changed since and is "
-        "wrong now, the daemon lives on with the old one: it is shown, and what is wrong is told beside it.",
-        epilog="exit status: 0 it was shown, 1 no daemon runs, 2 wrong usage or config, also where it was shown",
+        description="Shows what the running daemon sees, and how it is. Where the config or a rule was changed since "
+        "and is wrong now, the daemon lives on with the old one: it is shown, and what is wrong is told beside it.",
+        epilog="exit status: 0 it was shown, 1 no daemon runs, 2 wrong usage, config or rule, also where it was shown",
     )
     status.add_argument("--json", action="store_true", help="one JSON object")
     status.set_defaults(run=_status)
@@ -59,14 +59,17 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def places_of(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
-    """Return the store that is meant, and where its daemon may listen."""
-    from kvlogd import wire
+    """Return the store that is meant, and where its daemon may listen.
 
-    if arguments.db is not None and arguments.config is None:
-        return arguments.db, wire.places(arguments.db, None)
-    from kvlogd.config import load_config
-
-    return _placed(arguments, load_config(arguments.config).store)
+    What is wrong with the config is told on stderr: who is called at night must get an answer while somebody edits it.
+    Raises ConfigError where it does not say which store is meant.
+    """
+    places, faults = _placed_anyhow(arguments)
+    for fault in faults:
+        print(f"kvlogd: {fault}", file=sys.stderr)
+    if faults:
+        print(f"kvlogd: the config is wrong now; {places[0]} is asked all the same", file=sys.stderr)
+    return places
 
 
 def _placed(arguments: argparse.Namespace, config: "StoreConfig") -> tuple[Path, list[Path]]:
@@ -77,16 +80,17 @@ def _placed(arguments: argparse.Namespace, config: "StoreConfig") -> tuple[Path,
 
 
 def _placed_anyhow(arguments: argparse.Namespace) -> tuple[tuple[Path, list[Path]], list[ConfigError]]:
-    """Return what `places_of` does, also of a config that is wrong elsewhere, with its faults. Raises ConfigError."""
-    try:
-        return places_of(arguments), []
-    except ConfigError as fault:
-        from kvlogd.config import load_store
-        from kvlogd.yamlfile import FaultsError
+    """Return what `places_of` does, with the faults of the config. Raises ConfigError."""
+    from kvlogd import wire
+    from kvlogd.config import load_config, load_store
 
-        faults = list(fault.all) if isinstance(fault, FaultsError) else [fault]
+    if arguments.db is not None and arguments.config is None:
+        return (arguments.db, wire.places(arguments.db, None)), []
+    try:
+        return _placed(arguments, load_config(arguments.config).store), []
+    except ConfigError as fault:
         try:
-            return _placed(arguments, load_store(arguments.config)), faults
+            return _placed(arguments, load_store(arguments.config)), _each(fault)
         except ConfigError:
             raise fault from None
 
@@ -196,6 +200,7 @@ def _status(arguments: argparse.Namespace) -> int:
     from kvlogd.status import status_text, to_json
 
     (store, places), faults = _placed_anyhow(arguments)
+    faults = faults or _rule_faults(arguments)
     told = {"config_faults": [{"where": one.where, "what": one.what, "mend": one.mend} for one in faults]}
     try:
         status = ask.status(places, store)
@@ -215,6 +220,25 @@ def _status(arguments: argparse.Namespace) -> int:
         faults, ConfigError("the daemon lives on with what it read before, and could not start with this", mend=mend)
     )
     return 0
+
+
+def _rule_faults(arguments: argparse.Namespace) -> list[ConfigError]:
+    """Return what is wrong with the rules of a config that is right by itself: they are not in force."""
+    from kvlogd.setup import read_setup
+
+    if arguments.db is not None and arguments.config is None:
+        return []
+    try:
+        read_setup(arguments.config)
+    except ConfigError as fault:
+        return _each(fault)
+    return []
+
+
+def _each(fault: ConfigError) -> list[ConfigError]:
+    from kvlogd.yamlfile import FaultsError
+
+    return list(fault.all) if isinstance(fault, FaultsError) else [fault]
 
 
 def _refuse(faults: list[ConfigError], *more: ConfigError) -> None:

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from kvlogd.checkup import Item, Mark
 from kvlogd.errors import KvlogdError
 from kvlogd.model import Severity
-from kvlogd.notice import clock_text, count_text, label_text, subject
+from kvlogd.notice import clock_text, label_text, subject
 from kvlogd.outcome import Outcome, SourceReport, episodes_in
-from kvlogd.quantity import duration_text, size_text
+from kvlogd.quantity import count_text, duration_text, size_text
 from kvlogd.replay import Options, opened_store, replay
 from kvlogd.rights import closed_at
 from kvlogd.rotation import CONFIGS, rotating

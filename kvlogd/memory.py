@@ -34,6 +34,7 @@ _HOMES = {
         "gates",
         "grain",
         "ladder",
+        "leap",
         "model",
         "pace",
         "tally",

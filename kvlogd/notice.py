@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from kvlogd.model import AlertEvent, AlertState
-from kvlogd.quantity import about_text, duration_text, share_text
+from kvlogd.quantity import about_text, count_text, duration_text, share_text
 
 EVIDENCE = {
     "shift": ("usage above its own past at the same load", "share"),
@@ -303,11 +303,6 @@ _HEADLINES = (
     *(({name}, _one_number(name)) for name in _ONE_NUMBER),
 )
 """What is said of a finding, by the evidence that it takes to say it."""
-
-
-def count_text(number: int, noun: str, plural: str = "") -> str:
-    """Return so many of something: `1 run`, `2 runs`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
 
 
 def points_per_hour(share_per_h: float) -> str:

@@ -12,6 +12,7 @@ from kvlogd.lookout import Lookout
 from kvlogd.model import Abstained, AlertState, Broken, Judgement, Stats
 from kvlogd.piece import Health
 from kvlogd.pipeline import Pipeline
+from kvlogd.quantity import count_text
 from kvlogd.rules import Rule
 from kvlogd.status import (
     ChannelState,
@@ -72,7 +73,7 @@ def _channel(health: ChannelHealth) -> ChannelStatus:
     line = health.line
     state = ChannelState.FINE if line.fault is None else ChannelState.FAILING
     status = "" if line.status is None else f" ({line.status})"
-    why = "" if line.fault is None else f"{line.fault.value}{status}, {line.failures} times in a row"
+    why = "" if line.fault is None else f"{line.fault.value}{status}, {count_text(line.failures, 'time')} in a row"
     state = ChannelState.OUT_OF_ORDER if line.is_bad else state
     return ChannelStatus(health.name, state, health.waiting, line.sent_s, why)
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from kvlogd.checkup import Item, Mark
 from kvlogd.clock import Clock, Waker
 from kvlogd.model import Scrape
-from kvlogd.notice import count_text
+from kvlogd.quantity import count_text
 from kvlogd.scrape import SLOW, WHOLE_S, Scraper
 
 ANSWER_S = WHOLE_S + 2.0

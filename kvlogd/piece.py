@@ -22,6 +22,8 @@ class Piece(NamedTuple):
     """True where `data` ends with the last line of a file that has none after it: it may lack its newline."""
     mtime_s: float | None = None
     """When the log was last written, by the host's clock: it tells the year of stamps without one."""
+    unpacked_bytes: int = 0
+    """How many were unpacked on the way to what comes next."""
 
 
 class Health(NamedTuple):

@@ -16,6 +16,7 @@ from kvlogd.course import PastLife
 from kvlogd.engines import Fleet, Ids, Life
 from kvlogd.evaluate import Bench, outlives_runs
 from kvlogd.harvest import Harvest
+from kvlogd.leap import JITTER_S, Leaps, Line
 from kvlogd.model import (
     AlertEvent,
     AlertKey,
@@ -37,8 +38,6 @@ from kvlogd.window import SourceWindow, Window
 TICK_S = 30.0
 LONGEST_SILENCE_S = 86400.0
 """Of a longer silence only the first day is looked at tick by tick: nothing more can come of it."""
-JITTER_S = 60.0
-"""Processes of one log step back by seconds; a stamp further behind than this says that the time before was wrong."""
 QUIET_END_S = 195.0
 """How far the clock runs on at the end of a log that goes on with lines without a stamp: less than a long prefill
 may take, so that the end of a log is never taken for a hang with requests running."""
@@ -74,6 +73,7 @@ class Pipeline:
         """Alerts that outlived the last run of an engine, by its label."""
         self._rules = tuple(rules)
         self._agenda = Agenda(self._rules)
+        self.leaps = Leaps()
         self._source_bench = Bench.of_source(self._rules, source)
         self._tracks: dict[int, Track] = {}
         self.next_tick_s = 0.0
@@ -90,12 +90,20 @@ class Pipeline:
         """What is read happened before: its alerts were told then."""
 
     def take(self, found: Iterable[Stats | Event]) -> None:
-        """Take in the next lines of the source."""
+        """Take in the next lines of the source; those whose stamps leap wait for the next ones."""
+        for one in found:
+            self._believe(self.leaps.weigh(one, self.now_s))
+
+    def _believe(self, found: Iterable[Line]) -> None:
         for one in found:
             if isinstance(one, Stats):
                 self._stats(one)
             else:
                 self._event(one)
+
+    def settle(self, latest_s: float | None = None) -> None:
+        """Take in what waits, for nothing more is there; but for stamps later than `latest_s`, which cannot be."""
+        self._believe(self.leaps.settle(latest_s))
 
     def scraped(self, scrape: Scrape) -> bool:
         """Take in what /metrics told of one engine; return whether it is known which.
@@ -145,6 +153,7 @@ class Pipeline:
 
         `unparsed` and `impossible` are the parser's counts: they hang on how a log was cut until it is read to its end.
         """
+        self.settle()
         if self.now_s is not None and self._alive_unstamped:
             self.advance(self.now_s + QUIET_END_S)
         elif self.now_s is not None:
@@ -270,7 +279,8 @@ class Pipeline:
         return self._open(life)
 
     def harvest(self) -> Harvest:
-        """Return what came in since the last call and forget it."""
+        """Return what came in since the last call and forget it; nothing waits then."""
+        self.settle()
         fleet = self.fleet
         harvest = Harvest(
             fleet.new_engines,
@@ -301,7 +311,7 @@ class Pipeline:
     # --- records
 
     def _stats(self, stats: Stats) -> None:
-        at_s = stats.ts_s
+        at_s = self.leaps.last_s = stats.ts_s
         self.window.requests_unseen = 0  # those before it have no time of their own: no silence lies behind them
         if self.now_s is not None and at_s < self.now_s - JITTER_S:
             self._step_back(at_s)

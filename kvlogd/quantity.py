@@ -1,4 +1,4 @@
-"""Quantities as people write them: `2h`, `3 points`, `10%`, `5/min`, `64MiB`; parsed and written back. Pure.
+"""Quantities as people write them: `2h`, `3 points`, `10%`, `5/min`, `64MiB`, `2 runs`; parsed and written back. Pure.
 
 A share is 0..1; a percentage point is a hundredth of it. Rates are per second.
 """
@@ -135,9 +135,14 @@ def size_text(value: float) -> str:
     return f"{value / size:.1f}".removesuffix(".0") + f" {name}"
 
 
+def count_text(number: int, noun: str, plural: str = "") -> str:
+    """Return so many of something: `1 run`, `2 runs`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
+
+
 def sources_text(sources: int, pages: int) -> str:
     """Return a count of sources, those with a /metrics among them: `3 sources (1 with /metrics)`."""
-    return f"{sources} source{'' if sources == 1 else 's'}" + (f" ({pages} with /metrics)" if pages else "")
+    return count_text(sources, "source") + (f" ({pages} with /metrics)" if pages else "")
 
 
 def nearest(name: str, names: list[str]) -> str:

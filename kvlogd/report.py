@@ -18,7 +18,7 @@ from kvlogd.errors import ConfigError
 from kvlogd.model import AlertEvent, Engine, Run, Severity
 from kvlogd.outcome import Episode, Outcome, SourceReport, episodes_in
 from kvlogd.proof import sql_for
-from kvlogd.quantity import duration_text
+from kvlogd.quantity import count_text, duration_text
 from kvlogd.rules import Rule
 from kvlogd.store import Store
 
@@ -377,7 +377,7 @@ def _source_row(source: SourceReport) -> tuple[str, ...]:
     remarks = [
         f"no stats record: {source.blind}" if source.blind else "",
         f"{source.unparsed_stats_lines:,} stats-like lines of an unknown shape" if source.unparsed_stats_lines else "",
-        f"{source.duplicates:,} records stood there twice" if source.duplicates else "",
+        f"{count_text(source.duplicates, 'record')} stood there twice" if source.duplicates else "",
     ]
     counts = (source.stats_lines, source.lines, source.engines, source.runs)
     times = (_time(source.first_s), _time(source.last_s))

@@ -10,7 +10,7 @@ from kvlogd.channel import Secret, flaw_fault, url, urls
 from kvlogd.config import ChannelConfig, Config, HeartbeatConfig, load_config
 from kvlogd.errors import ConfigError
 from kvlogd.postman import flaws
-from kvlogd.quantity import nearest, sources_text
+from kvlogd.quantity import count_text, nearest, sources_text
 from kvlogd.rules import Rule, load_rules, shipped_folder
 from kvlogd.stamp import zone
 from kvlogd.yamlfile import FaultsError
@@ -79,8 +79,7 @@ def counts_text(setup: Setup) -> str:
     """Return how much there is to watch and to judge by, counted as `kvlogd status` does."""
     sources = setup.config.sources
     pages = sum(source.metrics is not None for source in sources)
-    rules = f"{len(setup.rules)} rule{'' if len(setup.rules) == 1 else 's'}"
-    return f"{sources_text(len(sources), pages)}, {rules}"
+    return f"{sources_text(len(sources), pages)}, {count_text(len(setup.rules), 'rule')}"
 
 
 def homed(setup: Setup, folder: Path | None) -> Setup:

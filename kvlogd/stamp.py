@@ -1,9 +1,11 @@
 """Turns vLLM's stamps, which have no year and no zone, into Unix seconds.
 
 Promises: the time of a record depends only on the stamps before it in the same stream, on the envelope's clock
-where there is one, and on the year, zone and file time given. New Year and both changes of the clock come out right.
-Does not promise: to notice a silence of more than 300 days in a log without years, to tell the two passes of the
-repeated hour apart after a silence of an hour, or to know which of them a log begins in.
+where there is one, and on the year, zone and file time given. New Year and both changes of the clock come out right; a
+stamp that is wrong by months leaves the year of those behind it as it was.
+Does not promise: to notice a silence of more than 300 days in a log without years, or that a day between two silences
+which last a year together is no wrong stamp; to tell the two passes of the repeated hour apart after a silence of an
+hour, or to know which of them a log begins in.
 """
 
 import difflib
@@ -99,6 +101,8 @@ class Stamper:
         self._offset_is_sure = False
         self._last_naive_s: int | None = None
         self._last_s: float | None = None
+        self._leap: tuple[int, int] | None = None
+        """The readings from and to which the stream leapt further than the year of what follows can be told from."""
         self._minute = b""
         self._minute_s = 0.0
         self._hour = b""
@@ -164,8 +168,16 @@ class Stamper:
             utc_s = self._to_utc(naive_s)
         else:
             utc_s = float(naive_s - (self._offset_s or 0))
+        self._note_leap(naive_s)
         self._last_naive_s, self._last_s = naive_s, utc_s
         return utc_s
+
+    def _note_leap(self, naive_s: int) -> None:
+        last_s = self._last_naive_s
+        if last_s is not None and abs(naive_s - last_s) > -LEAST_STEP_S:
+            self._leap = last_s, naive_s
+        elif self._leap is not None and abs(naive_s - self._leap[1]) > DAY_S:
+            self._leap = None
 
     # --- with an envelope
 
@@ -196,7 +208,8 @@ class Stamper:
     def _year_of(self, wall: Wall) -> int:
         """Return the year that fits the stamps before, else the one given, else the file's time."""
         if self._last_naive_s is not None:
-            return self._year_after(wall, self._last_naive_s)
+            year = self._year_after(wall, self._last_naive_s)
+            return year if self._leap is None else self._year_beside(wall, year, self._leap[0])
         if self.year is not None:
             return _nearest(wall, self.year)
         if self.mtime_s is None:
@@ -213,6 +226,11 @@ class Stamper:
             if wall.exists_in(year) and LEAST_STEP_S <= wall.naive_s(year) - last_s < LEAST_STEP_S + 366 * DAY_S:
                 return year
         return _nearest(wall, last_year)
+
+    def _year_beside(self, wall: Wall, year: int, before_s: int) -> int:
+        """Return the year behind a leap, which may have been a wrong stamp: then time goes on from before."""
+        other = self._year_after(wall, before_s)
+        return other if abs(wall.naive_s(other) - before_s) < DAY_S else year
 
     def _to_utc(self, naive_s: int) -> float:
         """Return the UTC of a reading in the zone; in the repeated hour the pass that follows the stamps before."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from kvlogd.errors import KvlogdError
 from kvlogd.model import Severity
-from kvlogd.quantity import about_text, duration_text, share_text, size_text, sources_text
+from kvlogd.quantity import about_text, count_text, duration_text, share_text, size_text, sources_text
 
 WIDTH = 80
 MOST_REASONS = 8
@@ -227,7 +227,7 @@ def _record(kind: type[Any], fields: Mapping[str, Any]) -> Any:
 
 
 def status_text(status: Status, *, colour: bool = False, sparks: bool = False) -> str:
-    """Return the status for people: what is wrong first, aligned, 80 columns.
+    """Return the status for people: what is wrong first, aligned, 80 columns but for troubles that need more.
 
     Colour and a small chart an engine are there where they are wanted.
     """
@@ -254,13 +254,13 @@ def _head(status: Status) -> list[str]:
     logs = len(status.sources) - pages
     counted = [
         *([] if status.config_sources is None else [sources_text(status.config_sources, pages)]),
-        _count(logs, "log"), _count(len(status.engines), "engine"), _count(firing, "alert"),
+        count_text(logs, "log"), count_text(len(status.engines), "engine"), f"{count_text(firing, 'alert')} firing",
     ]  # fmt: skip
     up = duration_text(max(status.at_s - status.started_s, 0))
     catches_up = "" if status.catch_up_s is None else f"catches up in {about_text(status.catch_up_s)}"
     memory = _size(status.memory_bytes, "of memory")
     running = [f"process {status.pid}", f"up {up}", memory, f"mode {status.mode}", catches_up]
-    waiting = f"{status.uncommitted} records not yet committed" if status.uncommitted else ""
+    waiting = f"{count_text(status.uncommitted, 'record')} not yet committed" if status.uncommitted else ""
     kept = [_size(status.store_bytes, "in the store"), waiting]
     return [
         f"kvlogd {_clean(status.version)}: {', '.join(counted)}",
@@ -378,8 +378,15 @@ def _channels(status: Status) -> list[str]:
 
 
 def _troubles(status: Status) -> list[str]:
-    rows = [[_ago(status, t.at_s), f"{t.times}x", t.where, t.what] for t in status.troubles]
-    return aligned(["trouble", "times", "where", "what"], rows, right={0, 1})
+    """Return what went wrong, whole: a file with its line, or a mend, is of no use when it is cut."""
+    head, right = ["trouble", "times", "where", "what"], {0, 1}
+    rows = [[_ago(status, t.at_s), f"{t.times}x", t.where] for t in status.troubles]
+    left = WIDTH - len(_GAP) - max(map(len, aligned(head[:3], rows, right=right)), default=0)
+    below = [[] if len(t.what) <= left else t.what.splitlines() for t in status.troubles]
+    whats = ["" if more else t.what for t, more in zip(status.troubles, below, strict=True)]
+    table = aligned(head, [[*row, what] for row, what in zip(rows, whats, strict=True)], right=right)
+    told = zip(table[1:], below, strict=True)
+    return [*table[:1], *(line for row, more in told for line in [row, *(f"  {_clean(text)}" for text in more)])]
 
 
 def aligned(
@@ -432,7 +439,3 @@ def _number(value: int | None) -> str:
 
 def _size(value: int | None, words: str) -> str:
     return "" if value is None else f"{size_text(value)} {words}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}" + (" firing" if noun == "alert" else "")

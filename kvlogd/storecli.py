@@ -36,8 +36,10 @@ def _salvage(arguments: argparse.Namespace) -> int:
 
 
 def _told(path: Path, salvaged: "Salvaged") -> Iterator[str]:
+    from kvlogd.quantity import count_text
+
     for got in salvaged.tables:
-        parts = [f"{got.rows} rows"]
+        parts = [count_text(got.rows, "row")]
         if got.from_export:
             parts.append(f"{got.from_export} of them from the exports")
         if got.lost_at_most is None:

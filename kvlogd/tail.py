@@ -16,11 +16,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from kvlogd.followed import Descriptors, Identity
+from kvlogd.followed import Descriptors, Identity, reason
 from kvlogd.piece import Health, Piece
 from kvlogd.rows import Position
 from kvlogd.source import Rotation, rotation_of, shown
-from kvlogd.trail import Candidate, Trail, reason
+from kvlogd.trail import Candidate, Trail
 
 LOOK_S = 2.0
 """How often it is seen whether the folders or the live files are others than they were, when no hint comes."""

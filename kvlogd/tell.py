@@ -11,7 +11,7 @@ from kvlogd import notice
 from kvlogd.model import AlertEvent, AlertState, Run, Severity
 from kvlogd.outcome import Outcome, SourceReport, episodes_in
 from kvlogd.proof import sql_for
-from kvlogd.quantity import duration_text
+from kvlogd.quantity import count_text, duration_text
 from kvlogd.rules import Rule
 
 _COLOURS = {Severity.CRITICAL: "\x1b[1;31m", Severity.WARNING: "\x1b[1;33m", Severity.INFO: "\x1b[1;36m"}
@@ -122,16 +122,16 @@ def _read(outcome: Outcome, found: bool) -> Iterator[str]:
             first, last = notice.clock_text(source.first_s), notice.clock_text(source.last_s)
             span = f", {first} to {last} ({duration_text(source.last_s - source.first_s)})"
         yield (
-            f"Read {notice.label_text(source.source)}: {notice.count_text(source.stats_lines, 'stats record')} in "
-            f"{notice.count_text(source.lines, 'line')}, {notice.count_text(source.engines, 'engine')}, "
-            f"{notice.count_text(source.runs, 'run')}{span}"
+            f"Read {notice.label_text(source.source)}: {count_text(source.stats_lines, 'stats record')} in "
+            f"{count_text(source.lines, 'line')}, {count_text(source.engines, 'engine')}, "
+            f"{count_text(source.runs, 'run')}{span}"
         )
         if source.blind:
             yield f"  no stats record: {source.blind}"
         if source.unparsed_stats_lines:
             yield f"  {source.unparsed_stats_lines:,} stats-like lines of a shape that kvlogd does not know"
         if source.duplicates:
-            yield f"  {source.duplicates:,} records stood there twice and were counted once"
+            yield f"  {count_text(source.duplicates, 'record')} stood there twice: counted once"
         for gap in source.gaps:
             yield f"  {gap.reason}: {gap.lines:,}"
         for rule, engine, why in source.abstained:

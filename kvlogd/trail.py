@@ -11,7 +11,7 @@ two looks; to see a file rewritten within one tick of the file system's clock to
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from kvlogd import remnant
 from kvlogd.cutter import Chunk
-from kvlogd.followed import BLOCK, HEAD, Descriptors, Followed, Identity, Turn, alike, holds
+from kvlogd.followed import BLOCK, HEAD, Descriptors, Followed, Identity, Turn, alike, holds, looks_cut, reason
 from kvlogd.model import Gap
 from kvlogd.piece import Health, Piece
 from kvlogd.recall import LEAST_COPY, Loss, Recall
@@ -83,11 +83,13 @@ class Trail:
         self._is_fresh = True
         """Nothing has been read since the start: of what was read before it only the store knows."""
         self._trouble = ""
+        self._unpacking: Generator[int] | None = None
+        """What looks for the lost in packed rotations, a step each turn; what stands in the folder waits for it."""
 
     @property
     def is_over(self) -> bool:
         """Return whether nothing is followed, and nothing is left to tell."""
-        return not self.files and not self._waiting
+        return not self.files and not self._waiting and self._unpacking is None
 
     @property
     def is_troubled(self) -> bool:
@@ -121,14 +123,18 @@ class Trail:
         fresh = [candidate for candidate in fresh if not self._met(candidate, self._resume, wall_s, troubles)]
         for candidate in sorted(fresh, key=lambda candidate: -candidate.status.st_size):
             self._met(candidate, self._begin, wall_s, troubles)
+        self._stop_unpacking()
         if not self.wants_look and not troubles:
-            self._unpack(sorted(packed, key=lambda candidate: candidate.rotation, reverse=True), wall_s)
-            self._waiting += self.recall.told(self._is_read)
-            self.recall.since_s = self.recall.since_s or wall_s
+            older = sorted(packed, key=lambda candidate: candidate.rotation, reverse=True)
+            self._unpacking = self._unpack(older, wall_s)
+            next(self._unpacking, 0)
             self._state = state
+        self._sort()
+        return troubles
+
+    def _sort(self) -> None:
         # a file that has no name any more was rotated away long ago
         self.files.sort(key=lambda f: (1, self._there[f.identity].rotation) if f.identity in self._there else (0,))
-        return troubles
 
     def _met(
         self,
@@ -147,7 +153,7 @@ class Trail:
         return True
 
     def _has_cut(self, wall_s: float) -> bool:
-        cut = [file for file in self.files if _is_cut(file)]
+        cut = [file for file in self.files if looks_cut(file)]
         for file in cut:
             self._cut(file, wall_s)
         return bool(cut)
@@ -217,12 +223,20 @@ class Trail:
             file.close()
         return file
 
-    def _unpack(self, packed: Sequence[Candidate], wall_s: float) -> None:
-        """Go on with files that were packed before they were read; what was packed and never begun is told."""
+    def _stop_unpacking(self) -> None:
+        if self._unpacking is not None:
+            self._unpacking.close()
+        self._unpacking = None
+
+    def _unpack(self, packed: Sequence[Candidate], wall_s: float) -> Generator[int]:
+        """Go on with files that were packed before they were read; what was packed and never begun is told.
+
+        Yields the bytes that were unpacked so far.
+        """
         used: set[Identity] = set()
         for place in sorted(self.recall.lost(), key=lambda place: -place.offset):
             for number, candidate in enumerate(packed[:MOST_PACKED] if not self._is_read(place) else ()):
-                fd = rest_of(candidate.path, candidate.status, place)
+                fd = yield from rest_of(candidate.path, candidate.status, place)
                 if fd is None:
                     continue
                 opened = fd, os.fstat(fd)
@@ -236,6 +250,10 @@ class Trail:
                 if not all(self.recall.is_old(younger.status) for younger in packed[:number]):
                     self._waiting.append(Piece(self.name, b"", None, [Gap(self.name, None, Loss.GONE, 0)]))
                 break
+        self._waiting += self.recall.told(self._is_read)
+        self.recall.since_s = self.recall.since_s or wall_s
+        self._unpacking = None
+        self._sort()
 
     def _follow_packed(
         self, candidate: Candidate, opened: tuple[int, os.stat_result], start: int, wall_s: float
@@ -276,7 +294,7 @@ class Trail:
             return least
         if self.recall.is_beginning(fd, size):
             return size
-        if any(_is_cut(file) for file in self.files):  # since this look began: then it may be a copy after all
+        if any(looks_cut(file) for file in self.files):  # since this look began: then it may be a copy after all
             self.wants_look = True
             return None
         is_wanted = candidate.is_named or candidate.identity == self._live or at_least is not None
@@ -342,10 +360,14 @@ class Trail:
 
     def is_at_rest(self) -> bool:
         """Return whether `read` would find nothing to do; what most logs are, most of the time."""
-        return len(self.files) == 1 and not self._waiting and self.files[0].is_at_rest()
+        is_idle = not self._waiting and self._unpacking is None
+        return is_idle and len(self.files) == 1 and self.files[0].is_at_rest()
 
     def read(self, now_s: float, wall_s: float) -> list[Piece]:
         """Return the next block of the log, with what was lost or let go on the way."""
+        if self._unpacking is not None and (done := next(self._unpacking, 0)):
+            self.taken_bytes = done
+            return [Piece(self.name, b"", None, unpacked_bytes=done)]
         pieces, self._waiting, self._is_fresh = self._waiting, [], False
         self._trouble = ""
         self.taken_bytes = 0
@@ -414,27 +436,9 @@ class Trail:
 
     def close(self) -> None:
         """Let go of all files."""
+        self._stop_unpacking()
         for file in self.files:
             file.close()
-
-
-def reason(error: OSError) -> str:
-    """Return why a file cannot be read, and what to do about it, without its name."""
-    mends = {
-        errno.EACCES: "let kvlogd's user read it, e.g. through the group adm",
-        errno.ELOOP: "its links lead in a circle",
-        errno.EMFILE: "raise LimitNOFILE= of the unit",
-    }
-    if error.errno == errno.EISDIR:
-        return "not a regular file: only those are followed"
-    return ": ".join(filter(None, (os.strerror(error.errno or 0), mends.get(error.errno or 0, ""))))
-
-
-def _is_cut(file: Followed) -> bool:
-    try:
-        return file.is_cut()
-    except OSError:  # told when it is read
-        return False
 
 
 def _file_id(identity: Identity, wall_s: float) -> str:

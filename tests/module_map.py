@@ -40,11 +40,12 @@ MAY_IMPORT = {
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",
     "alerts": "",
-    "evaluate": "window gauge kinds rules alerts engines",
+    "evaluate": "window gauge kinds quantity rules alerts engines",
     "sideline": "alerts evaluate gauge reading rules",
     "notice": "quantity reading",
     "agenda": "rules",
-    "pipeline": "agenda alerts engines window evaluate rules course harvest track",
+    "leap": "",
+    "pipeline": "agenda alerts engines window evaluate rules course harvest leap track",
     "inquiry": "pipeline rows rules sqlgate",
     "outcome": "",
     "tell": "notice outcome quantity rules proof",
@@ -73,7 +74,7 @@ MAY_IMPORT = {
     "recovery": "disk lock",
     "asking": "",
     "salvage": "bookkeeping days disk export lock schema store table telemetry transaction",
-    "storecli": "salvage",
+    "storecli": "quantity salvage",
     "store": "asking disk export history lease lock migration recovery rows schema snapshot table transaction",
     "piece": "rows",
     "clock": "",
@@ -94,7 +95,7 @@ MAY_IMPORT = {
     "lookout": "alerts config gpus kin pipeline procfs quantity reading rows rules setup sideline status voice work",
     "gpucli": "ask live quantity",
     "container": "docker followed piece recall rows tail",
-    "overview": "alerts intake lookout piece pipeline rules status stream voice dispatch",
+    "overview": "alerts intake lookout piece pipeline quantity rules status stream voice dispatch",
     "herald": "notice piece quantity rows voice",
     "daemon": (
         "channel clock endpoint errands herald intake lock lookout overview retention setup status store "
@@ -129,15 +130,15 @@ MAY_IMPORT = {
     "caller": "wire",
     "endpoint": "caller rows sheet sqlgate wire",
     "ask": "progress rows sheet status wire",
-    "live": "ask config disk lock progress rows sheet sqlgate status store wire yamlfile",
+    "live": "ask config disk lock progress rows setup sheet sqlgate status store wire yamlfile",
     "status": "quantity",
     "checkup": "",
     "servers": "",
     "rotation": "",
     "logcheck": "checkup notice outcome quantity replay rights rotation rules source",
     "journalcheck": "checkup journal logcheck rules source",
-    "pagecheck": "checkup clock notice scrape",
-    "gpucheck": "checkup clock config gpus notice quantity reading status",
+    "pagecheck": "checkup clock quantity scrape",
+    "gpucheck": "checkup clock config gpus quantity reading status",
     "doctor": (
         "ask channel checkup clock config container disk docker gpucheck journalcheck logcheck pagecheck quantity "
         "rights rules servers setup source stamp systemd tail wire status"
@@ -210,7 +211,7 @@ PURE = (
     "sheet checkup manual pace proposal minutes statements days rollup course table telemetry alerting "
     "bookkeeping views reading gauge sideline agenda outbox line plan board parcel advice parcel "
     " layout letter bulletin panel proof   exposition eyes harvest "
-    "interval track tally"
+    "interval track tally leap"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}

@@ -226,6 +226,19 @@ def test_a_rule_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) ->
     assert "there is no such store" in kvlogd("silence", "kv-leak", "2h", "--config", config).complaint
 
 
+def test_a_rule_file_that_is_wrong_keeps_nobody_from_silencing(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "mine.yaml").write_text("id: [")
+    config = tmp_path / "kvlogd.yaml"
+    config.write_text(f"{{store: {{path: {tmp_path / 's.duckdb'}}}, rules: {{folders: [{tmp_path / 'rules'}]}}}}\n")
+    Store.open(tmp_path / "s.duckdb").close()
+    told = kvlogd("silence", "kv-leak", "2h", "--config", config)
+    assert (told.status, told.out[:10], told.err) == (0, "silenced: ", "")
+    told = kvlogd("silence", "mine", "2h", "--config", config)
+    assert (told.status, told.out[:10]) == (0, "silenced: ")
+    assert told.complaint.startswith("kvlogd: mine: no shipped rule has this name, and your own cannot be read now")
+
+
 @pytest.mark.parametrize("for_s", [True, "2h", None, 0, -1, float("nan")])
 def test_what_comes_over_the_socket_is_checked(tmp_path: Path, for_s: object) -> None:
     with Store.open(tmp_path / "s.duckdb") as store:

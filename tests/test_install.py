@@ -12,7 +12,19 @@ import pytest
 from kvlogd import install, proposal
 from kvlogd.config import SourceConfig, load_config
 from kvlogd.errors import ConfigError
-from kvlogd.install import COMMAND, COMPLETION, CONFIG, OWN_UNIT, PACKAGED, PAGE, STEPS, apply, plan, remove
+from kvlogd.install import (
+    COMMAND,
+    COMPLETION,
+    CONFIG,
+    OWN_UNIT,
+    PACKAGED,
+    PAGE,
+    STEPS,
+    apply,
+    plan,
+    remove,
+    told_of_servers,
+)  # fmt: skip
 from kvlogd.proposal import Proposal, is_covered, is_untouched, proposals
 from kvlogd.servers import Server
 from tests.command import kvlogd
@@ -86,10 +98,21 @@ def test_a_config_that_is_there_stays_and_what_it_lacks_is_told(tmp_path: Path, 
     (root / CONFIG).write_text(mine)
     wanted = plan(root, PROGRAM, None, TEXTS, proc)
     assert [one.source.name for one in wanted.uncovered] == ["vllm-batch"]
+    assert 'journal: "vllm-batch.service"' in "\n".join(told_of_servers(root, wanted))
     list(apply(root, wanted.changes))
     assert (root / CONFIG).read_text() == mine
     assert f"left {root / CONFIG}: somebody has changed it" in list(remove(root))
     assert (root / CONFIG).read_text() == mine
+
+
+def test_that_nothing_is_to_be_added_to_a_config_is_told(tmp_path: Path, proc: Path) -> None:
+    root, nobody = tmp_path / "root", tmp_path / "nobody"
+    nobody.mkdir()
+    installed(root, proc)
+    assert list(told_of_servers(root, plan(root, PROGRAM, None, TEXTS, proc))) == [
+        f"{root / CONFIG} has every vLLM server that runs now"
+    ]
+    assert list(told_of_servers(root, plan(root, PROGRAM, None, TEXTS, nobody))) == ["no vLLM server runs here now"]
 
 
 def test_a_wrong_config_ends_it_before_anything_is_written(tmp_path: Path, proc: Path) -> None:

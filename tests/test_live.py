@@ -323,6 +323,84 @@ def test_status_does_not_guess_where_the_config_cannot_be_read(tmp_path: Path) -
     assert "cannot be read" in told.complaint
 
 
+MINE = """
+id: mine
+verdict: mine
+severity: info
+per: engine
+when: {threshold: {signal: waiting, above: 5}}
+why: it waits
+do: [look]
+"""
+
+
+def test_status_tells_which_rule_is_not_in_force(tmp_path: Path) -> None:
+    rules = tmp_path / ("a-folder-with-a-long-name" * 4)
+    rules.mkdir()
+    rule = rules / "mine.yaml"
+    rule.write_text(MINE)
+    fault = f"{rule}:6: signal: no signal of that name: did you mean waiting?"
+    with ready(tmp_path / "d", f"rules: {{folders: [{rules}]}}\n") as daemon:
+        rule.write_text(MINE.replace("waiting,", "wating,"))
+        told = daemon.ask("status")
+        assert (told.status, told.out[:7]) == (2, "kvlogd ")
+        assert told.err.splitlines()[0] == f"kvlogd: {fault}"
+        assert daemon.ask("status", "--json").records[0]["config_faults"][0]["where"] == f"{rule}:6"
+        daemon.send(signal.SIGHUP)
+        daemon.wait_for("reload failed")
+        rule.write_text(MINE)
+        told = daemon.ask("status")
+        assert (told.status, told.err) == (0, "")
+        lines = told.out.splitlines()
+        at = next(number for number, line in enumerate(lines) if line.endswith("  1x  reload"))
+        assert lines[at + 1 : at + 3] == ["  refused, so the old config and rules stay in force:", f"  {fault}"]
+        daemon.send(signal.SIGHUP)
+        daemon.wait_for("RELOADING=1")
+        daemon.wait_for("READY=1")
+        assert daemon.status()["troubles"] == []
+
+
+# --- a config that somebody edits at night
+
+
+def test_a_config_that_is_wrong_now_keeps_nobody_from_an_answer(tmp_path: Path) -> None:
+    count: tuple[str | Path, ...] = ("sql", "--format", "csv", "SELECT count(*) AS n FROM samples")
+    copy = tmp_path / "copy.duckdb"
+    with ready(tmp_path / "d", "host: {enabled: no}\n") as daemon:
+        daemon.config.write_text(f"{daemon.config.read_text()}sauces: []\n")
+        wrong = (
+            f"kvlogd: {daemon.config}:5: unknown key sauces: did you mean sources?\n"
+            f"kvlogd: the config is wrong now; {daemon.store} is asked all the same\n"
+        )
+        assert daemon.ask(*count) == (0, "n\r\n0\r\n", wrong)
+        assert daemon.ask("snapshot", copy) == (0, f"{copy}\n", wrong)
+        assert daemon.ask("alerts") == (0, "no alert fires\n", wrong)
+        made = daemon.ask("silence", "kv-leak@chat/*", "2h")
+        assert (made.status, made.out[:40], made.err) == (0, "silenced: kv-leak on chat/*, number 1, u", wrong)
+        unsure = daemon.ask("silence", "kv-leek", "2h")
+        assert (unsure.status, unsure.out[:10]) == (0, "silenced: ")
+        first, _, rest = unsure.err.partition("\n")
+        assert first.startswith("kvlogd: kv-leek: no shipped rule has this name, and your own cannot be read now")
+        assert first.endswith(": did you mean kv-leak?")
+        assert rest == wrong
+        daemon.kill()
+        for words, out in ((count, "n\r\n0\r\n"), (("alerts",), "no alert fires\n")):
+            assert daemon.ask(*words) == (0, out, wrong)
+        daemon.store.unlink()
+        for words in (count, ("alerts",), ("silence", "kv-leak", "2h"), ("snapshot", tmp_path / "other.duckdb")):
+            told = daemon.ask(*words)
+            assert (told.status, told.out, told.err[: len(wrong)]) == (2, "", wrong)
+
+
+@pytest.mark.parametrize(
+    "words", [("sql", "SELECT 1"), ("alerts",), ("silence", "kv-leak", "2h"), ("silence", "--list"), ("snapshot", "x")]
+)
+def test_a_config_that_is_named_and_not_there_is_an_error(tmp_path: Path, words: tuple[str, ...]) -> None:
+    told = kvlogd(*words, "--config", tmp_path / "none.yaml")
+    assert (told.status, told.out) == (2, "")
+    assert "none.yaml: cannot be read (No such file or directory)" in told.complaint
+
+
 # --- snapshot
 
 

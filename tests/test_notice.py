@@ -229,11 +229,6 @@ def test_a_long_label_is_cut() -> None:
     assert len(notice.subject(event({}, scope="x" * 5000))) < 200
 
 
-@pytest.mark.parametrize(("number", "text"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs"), (12_345, "12,345 runs")])
-def test_one_and_many(number: int, text: str) -> None:
-    assert notice.count_text(number, "run") == text
-
-
 def test_times_have_their_offset() -> None:
     assert notice.when_text(START_S + 0.4) == "2026-11-29T14:00:00+00:00"
     assert notice.clock_text(START_S) == "2026-11-29 14:00:00 UTC"

@@ -122,3 +122,8 @@ def test_shares_for_people() -> None:
 def test_the_nearest_name_or_all_of_them() -> None:
     assert nearest("treshold", ["threshold", "trend"]) == "did you mean threshold?"
     assert nearest("zzz", ["b", "a"]) == "known: a, b"
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs"), (12_345, "12,345 runs")])
+def test_one_and_many(number: int, text: str) -> None:
+    assert quantity.count_text(number, "run") == text

@@ -107,6 +107,21 @@ def test_colour_adds_nothing_but_colour() -> None:
     assert shown == status_text(BUSY)
 
 
+def test_a_trouble_that_does_not_fit_is_told_whole_below() -> None:
+    fault = "/etc/kvlogd/rules/slow-first-token.yaml:12: no signal of that name: did you mean waiting?"
+    troubles = (
+        Trouble(NOW_S - 5, "reload", f"refused:\n{fault}\x1b[2J"),
+        Trouble(NOW_S - 720, "store", "cannot commit", 3),
+    )
+    assert status_text(BUSY._replace(troubles=troubles)).splitlines()[8:13] == [
+        "   trouble  times  where   what",
+        "   5 s ago     1x  reload",
+        "  refused:",
+        f"  {fault}?[2J",
+        "12 min ago     3x  store   cannot commit",
+    ]
+
+
 @pytest.mark.parametrize("sparks", [False, True])
 def test_long_and_hostile_names_keep_the_width(sparks: bool) -> None:
     name = "n" * 64

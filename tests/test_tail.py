@@ -152,8 +152,15 @@ def pack(old: Path) -> Path:
     return packed
 
 
+at_once_or_in_steps = pytest.mark.parametrize("step", [1, unpacked.STEP], ids=["in steps", "at once"])
+
+
 @pytest.mark.parametrize("budget", [1, 1 << 20], ids=["killed between any two commits", "not killed"])
-def test_what_was_packed_while_nobody_read_is_read_on_from_there(tmp_path: Path, budget: int) -> None:
+@at_once_or_in_steps
+def test_what_was_packed_while_nobody_read_is_read_on_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int, step: int
+) -> None:
+    monkeypatch.setattr(unpacked, "STEP", step)
     log = tmp_path / "vllm.log"
     with stopped_behind(log, 50) as (follower, writer):
         writer.lines(9000)
@@ -163,7 +170,7 @@ def test_what_was_packed_while_nobody_read_is_read_on_from_there(tmp_path: Path,
         writer.lines(5)
         follower.kill()
         for _ in range(6):
-            follower.poll(0.5, budget=budget)
+            assert sum(piece.unpacked_bytes for piece in follower.poll(0.5, budget=budget)) == 0 or step == 1
             if budget == 1:
                 follower.poll(0.5, budget=budget, commits=False)
                 follower.kill()
@@ -175,6 +182,32 @@ def test_what_was_packed_while_nobody_read_is_read_on_from_there(tmp_path: Path,
         (tmp_path / "vllm.log.1").write_bytes(gzip.decompress((tmp_path / "vllm.log.1.gz").read_bytes()))
         follower.settle()
         assert follower.numbers == list(range(9055))
+
+
+def test_a_log_that_is_rotated_while_a_packed_one_is_gone_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpacked, "STEP", 1)
+    log = tmp_path / "vllm.log"
+    with stopped_behind(log, 50) as (follower, writer):
+        writer.lines(50_000)
+        pack(rotate(log))
+        writer.reopen()
+        writer.lines(5)
+        follower.kill()
+        for _ in range(2):
+            (piece,) = follower.poll(0.5, budget=1)
+            assert piece.unpacked_bytes > 0
+            assert len(descriptors_of("memfd:rest")) == 1
+        rotate(log)
+        writer.reopen()
+        writer.lines(5)
+        follower.tail.hint()
+        follower.settle()
+        assert follower.numbers == list(range(50_060))
+        assert set(follower.reasons()) == {Loss.COPIED}
+        follower.kill()
+        assert descriptors_of("memfd:rest") == []
 
 
 def test_copytruncate_that_packs_its_copy_while_nobody_reads(tmp_path: Path) -> None:
@@ -227,7 +260,11 @@ def test_what_was_read_to_its_end_before_it_was_packed_is_not_told_as_lost(tmp_p
         assert follower.reasons() == [Loss.COPIED]
 
 
-def test_the_rest_of_a_line_that_came_in_parts_is_no_line_in_a_packed_file_either(tmp_path: Path) -> None:
+@at_once_or_in_steps
+def test_the_rest_of_a_line_that_came_in_parts_is_no_line_in_a_packed_file_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    monkeypatch.setattr(unpacked, "STEP", step)
     log, part = tmp_path / "vllm.log", '{"log":"%s","stream":"stdout","time":"2026-11-29T14:00:00Z"}\\n'
     with following(log) as follower, writing(log) as writer:
         writer.lines(5000)
@@ -272,7 +309,8 @@ def test_a_file_from_another_time_that_is_put_beside_the_log_is_not_read(tmp_pat
         assert follower.numbers == list(range(5))
 
 
-def test_a_crash_between_any_two_commits_loses_and_repeats_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_packed_too", [False, True], ids=["copied", "copied and packed"])
+def test_a_crash_between_any_two_commits_loses_and_repeats_nothing(tmp_path: Path, is_packed_too: bool) -> None:
     for stored in range(8):
         log = tmp_path / str(stored) / "vllm.log"
         log.parent.mkdir()
@@ -281,6 +319,8 @@ def test_a_crash_between_any_two_commits_loses_and_repeats_nothing(tmp_path: Pat
             follower.settle()
             writer.lines(10)
             log.with_name("vllm.log.1").write_bytes(log.read_bytes())
+            if is_packed_too:  # what the copy tells is read there already
+                log.with_name("vllm.log.1.gz").write_bytes(gzip.compress(log.read_bytes()))
             os.truncate(log, 0)
             writer.lines(10)
             for _ in range(3):

@@ -243,7 +243,7 @@ def test_what_is_missing_is_said() -> None:
     assert lines[2:] == [
         "  no stats record: statistics are off",
         "  1,234 stats-like lines of a shape that kvlogd does not know",
-        "  7 records stood there twice and were counted once",
+        "  7 records stood there twice: counted once",
         "  line too long: 3",
         "  could not judge kv-leak on vllm.log/0: too young",
     ]
