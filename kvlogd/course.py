@@ -4,9 +4,11 @@ Parts hold sums, so that any of them can be added up. A life that goes on double
 whether it lasts minutes or weeks, its beginning and its end are some parts each. Plain data: all of it can be pickled.
 """
 
+from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from operator import mul
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kvlogd.model import Stats
 
@@ -18,6 +20,18 @@ KEPT_PARTS = 12
 """Parts that are kept of each end of a life that is over."""
 LEAST_PARTS = 4
 """A life of fewer parts is no life to compare with."""
+LATEST_PARTS = 72
+"""Parts of the shortest length that are kept for all who look at what comes."""
+
+
+Record = TypeVar("Record")
+
+
+def newest(records: Sequence[Record], count: int) -> list[Record]:
+    """Return the last records of a sequence that is cheap to go through from its end, oldest first."""
+    found = list(islice(reversed(records), count))
+    found.reverse()
+    return found
 
 
 class Part(NamedTuple):
@@ -94,6 +108,8 @@ class Course:
         self.parts: list[Part] = []
         self.records = 0
         self._each = PART_RECORDS
+        self.latest: deque[Part] = deque(maxlen=LATEST_PARTS)
+        """The newest parts, of `PART_RECORDS` each."""
         self._pending: list[Stats] = []
         self._short: list[Part] = []
         """Parts of the shortest length that wait for enough others to make one of the present length."""
@@ -104,7 +120,9 @@ class Course:
         if len(self._pending) < PART_RECORDS:
             return
         self.records += PART_RECORDS
-        self._short.append(part_of(self._pending))
+        part = part_of(self._pending)
+        self.latest.append(part)
+        self._short.append(part)
         self._pending = []
         if len(self._short) * PART_RECORDS >= self._each:
             self.parts.append(joined(self._short))

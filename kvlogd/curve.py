@@ -8,9 +8,9 @@ log of 2 s records and one of days in a log of 10 s records.
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import log, sqrt
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from kvlogd.grain import Grain, grain_of
 from kvlogd.model import Stats
@@ -34,14 +34,6 @@ BENT = 2.45
 KEPT = 400
 """Spells that are remembered of a whole run, evenly thinned out."""
 _BINS = [min(r, 8) if r <= 8 else min(43, 8 + int(log(r / 8) / log(1.15))) for r in range(4096)]
-
-
-Record = TypeVar("Record")
-
-
-def newest(records: Sequence[Record], count: int) -> list[Record]:
-    """Return the last records of a sequence that is cheap to index at its end, oldest first."""
-    return [records[i] for i in range(-min(count, len(records)), 0)]
 
 
 class Cell(NamedTuple):
@@ -89,8 +81,10 @@ class Batch(NamedTuple):
 
     start_s: float
     end_s: float
-    by_load: dict[int, list[tuple[float, int]]]
-    """Usage and number running, by load bin."""
+    by_load: dict[int, list[float]]
+    """Usages by load bin."""
+    loads: dict[int, int]
+    """Sum of the number running, by load bin."""
     usages: list[float]
     prompts: list[float]
     runnings: list[int]
@@ -106,15 +100,17 @@ class Batch(NamedTuple):
 
 def batch_of(records: Sequence[Stats]) -> Batch:
     """Return the batch of some consecutive records (at least one)."""
-    by_load: dict[int, list[tuple[float, int]]] = {}
+    by_load: dict[int, list[float]] = {}
+    loads: dict[int, int] = {}
     each_tps, queued = 0.0, 0
     for record in records:
         running = record.running
         key = _BINS[running] if running < 4096 else 43
         if key in by_load:
-            by_load[key].append((record.kv_usage, running))
+            by_load[key].append(record.kv_usage)
+            loads[key] += running
         else:
-            by_load[key] = [(record.kv_usage, running)]
+            by_load[key], loads[key] = [record.kv_usage], running
         if running:
             each_tps += record.generation_tps / running
         if record.waiting:
@@ -123,6 +119,7 @@ def batch_of(records: Sequence[Stats]) -> Batch:
         records[0].ts_s,
         records[-1].ts_s,
         by_load,
+        loads,
         [record.kv_usage for record in records],
         [record.prompt_tps for record in records],
         [record.running for record in records],
@@ -135,17 +132,22 @@ def batch_of(records: Sequence[Stats]) -> Batch:
 
 def joined(batches: Sequence[Batch]) -> Batch:
     """Return consecutive batches (at least one) as one."""
-    by_load: dict[int, list[tuple[float, int]]] = {}
+    if len(batches) == 1:
+        return batches[0]
+    by_load: dict[int, list[float]] = {}
+    loads: dict[int, int] = {}
     for batch in batches:
         for key, group in batch.by_load.items():
             by_load.setdefault(key, []).extend(group)
+            loads[key] = loads.get(key, 0) + batch.loads[key]
     return Batch(
         batches[0].start_s,
         batches[-1].end_s,
         by_load,
-        [usage for batch in batches for usage in batch.usages],
-        [prompt for batch in batches for prompt in batch.prompts],
-        [running for batch in batches for running in batch.runnings],
+        loads,
+        list(chain.from_iterable([batch.usages for batch in batches])),
+        list(chain.from_iterable([batch.prompts for batch in batches])),
+        list(chain.from_iterable([batch.runnings for batch in batches])),
         sum([batch.generation_tps for batch in batches]),
         sum([batch.each_tps for batch in batches]),
         sum([batch.queued for batch in batches]),
@@ -162,7 +164,7 @@ def block_of(batch: Batch, interval_s: float) -> Block:
     return Block(
         batch.start_s,
         batch.end_s,
-        {key: _cell(group) for key, group in batch.by_load.items()},
+        {key: _cell(usages, batch.loads[key]) for key, usages in batch.by_load.items()},
         min(usages),
         sum(usages) / n,
         prompted,
@@ -178,14 +180,13 @@ def block_of(batch: Batch, interval_s: float) -> Block:
     )
 
 
-def _cell(group: list[tuple[float, int]]) -> Cell:
-    n = len(group)
+def _cell(usages: list[float], load: int) -> Cell:
+    n = len(usages)
     if n == 1:
-        return Cell(group[0][0], group[0][1], 0.05, 1)
-    steps = sorted([abs(b[0] - a[0]) for a, b in pairwise(group)])
-    running = sum([r for _, r in group]) / n
+        return Cell(usages[0], load, 0.05, 1)
+    steps = sorted([abs(b - a) for a, b in pairwise(usages)])
     # successive differences of independent noise are sqrt(2) wider than the noise
-    return Cell(sorted(group)[(n - 1) // 4][0], running, 1.05 * median(steps), n)
+    return Cell(sorted(usages)[(n - 1) // 4], load / n, 1.05 * median(steps), n)
 
 
 class Point(NamedTuple):
@@ -374,6 +375,10 @@ class Spells:
         self.last_drop: int | None = None
         """Number of the spell that last fell below the one before it."""
 
+    def work(self) -> None:
+        """Take in that all of the next records were busy."""
+        self._worked = True
+
     def take(self, records: Sequence[Stats], interval_s: float | None) -> bool:
         """Take in the next records; return whether the engine was idle in one of them."""
         idle = False
@@ -437,5 +442,5 @@ class Spells:
 def climbs(raised: Sequence[Spell], step: float = PRINT_STEP) -> bool:
     """Return whether each third of some spells lies wholly above the third before."""
     n = len(raised)
-    least = [min(s.usage for s in raised[i * n // 3 : (i + 1) * n // 3]) for i in range(3)]
+    least = (min([spell.usage for spell in raised[i * n // 3 : (i + 1) * n // 3]]) for i in range(3))
     return all(b >= a + 2 * step for a, b in pairwise(least))

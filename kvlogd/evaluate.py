@@ -8,7 +8,7 @@ from kvlogd import alerts
 from kvlogd.alerts import Standing
 from kvlogd.engines import Life
 from kvlogd.gauge import GpuWindow, HostWindow
-from kvlogd.kinds import KINDS, every_s, is_lasting, looks_at_idle
+from kvlogd.kinds import KINDS, is_lasting
 from kvlogd.model import (
     Abstained,
     AlertEvent,
@@ -27,6 +27,7 @@ from kvlogd.rules import AllOf, Condition, Leaf, Rule
 from kvlogd.window import SourceWindow, Window
 
 CLEAR = Clear()
+UNASKED = Abstained("it has not been asked yet")
 METHODS = {Per.ENGINE: "judge", Per.SOURCE: "judge_source", Per.GPU: "judge_gpu", Per.HOST: "judge_host"}
 """What an evaluator judges each scope by."""
 Judged = Window | SourceWindow | GpuWindow | HostWindow
@@ -36,22 +37,47 @@ FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class Judge(Protocol):
-    """Judges a window (of a run, or of a source) at a time. Holds plain state only: it is kept in the store."""
+    """What a condition last said. Holds plain state only: it is kept in the store."""
 
-    def judge(self, window: Any, at_s: float, /) -> Judgement: ...  # noqa: D102
+    def ones(self) -> Iterable["_One"]: ...  # noqa: D102
+    def said(self) -> Judgement: ...  # noqa: D102
 
 
 class _One:
-    """One condition at work."""
+    """One condition at work. What it said stands until it may have something else to say."""
 
     def __init__(self, evaluator: Any, method: str) -> None:
         self._evaluator = evaluator
         self._method = method
+        self.due_s = -inf
+        self.ripe = inf
+        """Before it is due it is asked once the run has so many records."""
+        self._said: Judgement = UNASKED
+        self.failures = 0
+        """How often it has failed in a row."""
 
-    def judge(self, window: Any, at_s: float) -> Judgement:
-        """Return what it says."""
-        judgement: Judgement = getattr(self._evaluator, self._method)(window, at_s)
-        return judgement
+    def ones(self) -> Iterable["_One"]:
+        """Return itself."""
+        return (self,)
+
+    def said(self) -> Judgement:
+        """Return what it said when it was asked last."""
+        return self._said
+
+    def ask(self, window: Any, at_s: float, *, may_rest: bool) -> bool:
+        """Ask it; return whether it says something else than before."""
+        evaluator, before = self._evaluator, self._said
+        try:
+            said: Judgement = getattr(evaluator, self._method)(window, at_s)
+            self.failures = 0
+        except FAULTS as error:
+            self.failures += 1
+            times = count_text(self.failures, "time")
+            said = Broken(f"the rule failed, {times} so far: {type(error).__name__}")
+        self.due_s = at_s + getattr(evaluator, "rest_s", 0.0) if may_rest else at_s
+        self.ripe = getattr(evaluator, "ripe", inf)
+        self._said = said
+        return said is not before and (type(said) is not type(before) or said != before)
 
 
 class _Several:
@@ -61,29 +87,34 @@ class _Several:
         self._need_all = need_all
         self._parts = parts
 
-    def judge(self, window: Any, at_s: float) -> Judgement:
+    def ones(self) -> Iterable[_One]:
+        """Return each of them."""
+        return [one for part in self._parts for one in part.ones()]
+
+    def said(self) -> Judgement:
         """Return what they say together."""
-        seen = [part.judge(window, at_s) for part in self._parts]
-        return combined(self._need_all, seen)
+        return combined(self._need_all, [part.said() for part in self._parts])
 
 
-def judge_of(condition: Condition, method: str, shared: dict[tuple[str, Any], Judge]) -> Judge:
-    """Return the evaluators of a condition, combined; `method` is what they judge by: a run or a source.
+Shared = dict[tuple[str, Any], _One]
+"""Rules of one scope share the evaluators of equal conditions, by kind and parameters."""
 
-    Rules of one scope share the evaluators of equal conditions: asked twice at one time, they look once.
-    """
+
+def judge_of(condition: Condition, method: str, shared: Shared) -> Judge:
+    """Return the evaluators of a condition, combined; `method` is what they judge by: a run or a source."""
     if isinstance(condition, Leaf):
-        key = (condition.kind, condition.params)
-        if key not in shared:
-            shared[key] = _One(KINDS[condition.kind].make(condition.params), method)
-        return shared[key]
+        kind, params = condition.kind, condition.params
+        if (kind, params) not in shared:
+            shared[kind, params] = _One(KINDS[kind].make(params), method)
+        return shared[kind, params]
     return _Several(isinstance(condition, AllOf), [judge_of(part, method, shared) for part in condition.parts])
 
 
 def combined(need_all: bool, seen: Sequence[Judgement]) -> Judgement:
     """Return what conditions say together: a finding where all (or any) find, else the most that is known."""
-    if set(map(type, seen)) == {Clear}:  # as nearly always
-        return CLEAR
+    broken = next((one for one in seen if isinstance(one, Broken)), None)
+    if broken is not None:
+        return broken
     found = [one for one in seen if isinstance(one, Finding)]
     if found and (not need_all or len(found) == len(seen)):
         return found[0] if len(found) == 1 or not need_all else _merged(found)
@@ -96,8 +127,11 @@ def combined(need_all: bool, seen: Sequence[Judgement]) -> Judgement:
 
 def excused(judgement: Judgement, excuses: Iterable[Judgement]) -> Judgement:
     """Return a judgement, or that all is clear where it is a finding and one of its excuses holds for certain."""
-    if isinstance(judgement, Finding) and any(isinstance(excuse, Finding) for excuse in excuses):
-        return CLEAR
+    if not isinstance(judgement, Finding):
+        return judgement
+    for excuse in excuses:
+        if isinstance(excuse, Finding | Broken):
+            return CLEAR if isinstance(excuse, Finding) else excuse
     return judgement
 
 
@@ -116,43 +150,35 @@ def outlives_runs(rule: Rule) -> bool:
 class _AtWork:
     """One rule on one run or source."""
 
-    def __init__(
-        self, rule: Rule, key: AlertKey, source: str, engine_index: int | None, shared: dict[tuple[str, Any], Judge]
-    ) -> None:
+    def __init__(self, rule: Rule, key: AlertKey, source: str, engine_index: int | None, shared: Shared) -> None:
         self.rule = rule
         self.key = key
         self.source = source
         self.engine_index = engine_index
         method = METHODS[rule.per]
         self.when = judge_of(rule.when, method, shared)
-        self.every_s = min([every_s(leaf.params) for leaf in rule.leaves()], default=0.0)
-        self.due_s = -inf
-        """Not before this is it asked again, as long as nothing was found."""
         self.unless = [judge_of(condition, method, shared) for condition in rule.unless]
         self.needs_data = rule.no_data is NoData.ALERT
         self.standing: Standing | None = None
         self.last: Judgement = NoEvidence()
-        self.failures = 0
-        """How often it has failed in a row."""
         self.idle_since_s: float | None = None
         """When it was asked first, as long as it never had anything to judge."""
         self.has_judged = False
 
     def judged(self, window: Judged, at_s: float) -> Judgement:
-        """Return what the rule says; where it fails, that is no verdict, and the other rules go on."""
-        self.due_s = at_s + self.every_s if self.standing is None else at_s
-        try:
-            judgement = self.when.judge(window, at_s)
-            if self.unless:
-                judgement = excused(judgement, (excuse.judge(window, at_s) for excuse in self.unless))
-        except FAULTS as error:
-            self.failures += 1
-            return Broken(f"the rule failed, {count_text(self.failures, 'time')} so far: {type(error).__name__}")
-        self.failures = 0
-        if not self.has_judged:
+        """Return what the rule says by what its conditions said last; where it fails, that is no verdict."""
+        judgement = self.when.said()
+        if self.unless:
+            judgement = excused(judgement, (self._excuse(excuse, window, at_s) for excuse in self.unless))
+        if not self.has_judged and not isinstance(judgement, Broken):
             self.has_judged = not isinstance(judgement, NoEvidence)
             self.idle_since_s = at_s if self.idle_since_s is None else self.idle_since_s
         return judgement
+
+    def _excuse(self, excuse: Judge, window: Judged, at_s: float) -> Judgement:
+        for one in excuse.ones():
+            one.ask(window, at_s, may_rest=True)
+        return excuse.said()
 
     def step(self, judgement: Judgement, at_s: float) -> tuple[AlertEvent, ...]:
         self.last = judgement
@@ -167,20 +193,29 @@ class _AtWork:
 
 
 class Bench:
-    """The rules of one scope, each with the state of its alert."""
+    """The rules of one scope, each with the state of its alert.
+
+    A condition rests until it may have something else to say, but not while an alert of it stands; and a rule is put
+    together anew where one of its conditions has said something else, or its alert stands. So most ticks ask few
+    conditions and look at no rule.
+    """
 
     def __init__(self, works: Iterable[_AtWork]) -> None:
         self._works = list(works)
         self._judged = [work for work in self._works if work.rule.query is None]
         """Those that look at records, and do not ask the store."""
-        self._at_idle = [work for work in self._works if any(map(looks_at_idle, work.rule.kinds()))]
-        """Those that look at each idle moment."""
+        self._ones = list(dict.fromkeys(one for work in self._judged for one in work.when.ones()))
+        self._has_excuses = any(work.unless for work in self._judged)
+        """Some conditions are asked out of their turn."""
+        self._asked_s = -inf
+        self._is_quiet = False
+        """No rule has an alert or a finding, as far as is known."""
 
     @classmethod
     def of_engine(cls, rules: Iterable[Rule], life: Life, going_on: Iterable[Standing] = ()) -> "Bench":
         """Return the rules that judge each engine, for one run; `going_on` are alerts that outlived the run before."""
         engine, standings = life.engine, {standing.key: standing for standing in going_on}
-        shared: dict[tuple[str, Any], Judge] = {}
+        shared: Shared = {}
         works = []
         for rule in rules:
             if rule.per is Per.ENGINE:
@@ -194,7 +229,7 @@ class Bench:
     @classmethod
     def of_source(cls, rules: Iterable[Rule], source: str) -> "Bench":
         """Return the rules that judge a whole source."""
-        shared: dict[tuple[str, Any], Judge] = {}
+        shared: Shared = {}
         return cls(
             _AtWork(rule, AlertKey(rule.id, source, None), source, None, shared)
             for rule in rules
@@ -204,29 +239,40 @@ class Bench:
     @classmethod
     def of_reading(cls, rules: Iterable[Rule], per: Per, scope: str, source: str) -> "Bench":
         """Return the rules that judge a GPU, or a server's memory."""
-        shared: dict[tuple[str, Any], Judge] = {}
+        shared: Shared = {}
         return cls(
             _AtWork(rule, AlertKey(rule.id, scope, None), source, None, shared) for rule in rules if rule.per is per
         )
 
     def renewed(self) -> "Bench":
         """Return the same rules and alerts with evaluators that know nothing yet: after the clock went back."""
-        shared: dict[tuple[str, Any], Judge] = {}
+        shared: Shared = {}
         fresh = Bench(_AtWork(work.rule, work.key, work.source, work.engine_index, shared) for work in self._works)
         for new, old in zip(fresh._works, self._works, strict=True):
             new.standing = old.standing
         return fresh
 
-    def _due(self, at_s: float, *, is_idle: bool) -> list[_AtWork]:
-        if is_idle:
-            return self._at_idle
+    def _asked(self, window: Judged, at_s: float) -> list[_AtWork]:
+        """Ask the conditions that are due; return the rules that may say something else now, or have an alert."""
         # a clock that went back keeps none from being asked
-        return [work for work in self._judged if not at_s < work.due_s <= at_s + work.every_s]
+        went_back, self._asked_s = at_s < self._asked_s, at_s
+        count = window.count if isinstance(window, Window) else 0
+        stirred: list[_AtWork] = []
+        if not self._is_quiet:
+            stirred = [work for work in self._judged if work.standing is not None or type(work.last) is Finding]
+        awake = {one for work in stirred for one in work.when.ones()}
+        changed = self._has_excuses
+        for one in self._ones:
+            is_due = at_s >= one.due_s or count >= one.ripe or went_back
+            if is_due and one.ask(window, at_s, may_rest=one not in awake):
+                changed = True
+        self._is_quiet = not (stirred or changed)
+        return self._judged if changed else stirred
 
-    def judge(self, window: Judged, at_s: float, *, is_idle: bool = False) -> list[AlertEvent]:
-        """Evaluate the rules on this scope at a time, or those that look at idle moments; return what changed."""
+    def judge(self, window: Judged, at_s: float) -> list[AlertEvent]:
+        """Evaluate the rules on this scope at a time; return what changed."""
         events: list[AlertEvent] = []
-        for work in self._due(at_s, is_idle=is_idle):
+        for work in self._asked(window, at_s):
             judgement = work.judged(window, at_s)
             if work.standing is None and type(judgement) is not Finding and not work.needs_data:
                 work.last = judgement
@@ -243,13 +289,14 @@ class Bench:
                 events += work.step(judgement, at_s)
         return events
 
-    def recall(self, window: Window | SourceWindow, at_s: float, *, is_idle: bool = False) -> None:
+    def recall(self, window: Window | SourceWindow, at_s: float) -> None:
         """Let the evaluators see a moment of the past again: what came of it is known."""
-        for work in self._due(at_s, is_idle=is_idle):
+        for work in self._asked(window, at_s):
             work.last = work.judged(window, at_s)
 
     def restore(self, standings: Mapping[AlertKey, Standing]) -> None:
         """Take up the alerts where the store has them."""
+        self._is_quiet = False
         for work in self._works:
             work.standing = standings.get(work.key)
 

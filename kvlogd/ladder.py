@@ -135,6 +135,8 @@ class _LevelState:
     def __init__(self, level: Level) -> None:
         self.level = level
         self.pending: list[Batch] = []
+        self.missing = level.batches * BATCH_RECORDS
+        """Records until the next block is complete."""
         self.longest = max(rung.blocks for rung in level.rungs)
         self.first: list[Block] = []
         self.last: deque[Block] = deque(maxlen=self.longest)
@@ -157,6 +159,8 @@ class Ladder:
     def __init__(self, levels: Sequence[Level] = LEVELS) -> None:
         self._levels = [_LevelState(level) for level in levels]
         self._pending: list[Stats] = []
+        self._batch_records = BATCH_RECORDS
+        """As many as the smallest blocks are of: those of a young run end with it."""
         self._turnovers = 0.0
         """Of the run so far, as far as the smallest blocks tell."""
         self._spells = Spells(IDLE.by)
@@ -165,23 +169,34 @@ class Ladder:
         self.compared = False
         """Some stretch has been compared with its reference at a load that both saw."""
 
-    def take(self, records: Sequence[Stats], interval_s: float | None, size: Size) -> bool:
-        """Take in the next records; return whether `verdicts` may have changed: a block is complete, or it idled."""
-        closed = self._spells.take(records, interval_s)
-        if closed:
-            self._idle = judge_idle(self._spells)
+    def take(self, records: Sequence[Stats], interval_s: float | None, size: Size, *, idled: bool = True) -> bool:
+        """Take in the next records; return whether `verdicts` may have changed: a block is complete, or it idled.
+
+        Where it is known that all of them are busy, `idled` may say so.
+        """
+        changed = False
+        if not idled:
+            self._spells.work()
+        elif self._spells.take(records, interval_s):
+            before, self._idle = self._idle, judge_idle(self._spells)
+            changed = before is not None or self._idle is not None
         self._pending += records
-        while len(self._pending) >= BATCH_RECORDS:
-            self._heap(batch_of(self._pending[:BATCH_RECORDS]), interval_s or 10.0, size)
-            del self._pending[:BATCH_RECORDS]
-            closed = True
-        if closed:
+        while len(self._pending) >= self._batch_records:
+            changed |= self._heap(batch_of(self._pending[: self._batch_records]), interval_s or 10.0, size)
+            del self._pending[: self._batch_records]
+        if changed:
             self._levels = [state for state in self._levels if not self._outgrown(state, size)]
+            if self._levels and not self._levels[0].pending:
+                self._batch_records = self._levels[0].level.batches * BATCH_RECORDS
             least_s = 0.0 if self._spells.last_drop is None else NOISY_S
             self.verdicts = [v for s in self._levels for v in s.verdicts() if v.stretch_s >= least_s]
             if self._idle is not None:
                 self.verdicts.append(self._idle)
-        return closed
+        return changed
+
+    def missing(self) -> int:
+        """Return how many records it takes to complete a batch."""
+        return self._batch_records - len(self._pending)
 
     def _outgrown(self, state: _LevelState, size: Size) -> bool:
         """Return whether a level has nothing more to say: the run is too old for all of its rungs."""
@@ -189,12 +204,17 @@ class Ladder:
             return False
         return not size.kv_tokens or self._turnovers >= WARM_TURNOVERS
 
-    def _heap(self, batch: Batch, interval_s: float, size: Size) -> None:
+    def _heap(self, batch: Batch, interval_s: float, size: Size) -> bool:
+        """Take in a batch; return whether it completed a block."""
+        closed = False
         for state in self._levels:
             state.pending.append(batch)
-            if len(state.pending) == state.level.batches:
+            state.missing -= len(batch.usages)
+            if not state.missing:
                 self._close(state, block_of(joined(state.pending), interval_s), size)
-                state.pending = []
+                state.pending, state.missing = [], state.level.batches * BATCH_RECORDS
+                closed = True
+        return closed
 
     def _close(self, state: _LevelState, block: Block, size: Size) -> None:
         state.seen += 1

@@ -15,9 +15,9 @@ from math import log
 from operator import mul
 from typing import Any, NamedTuple
 
-from kvlogd.course import Part, part_of
+from kvlogd.course import PART_RECORDS, Part, joined
 from kvlogd.curve import median
-from kvlogd.model import Latency, Scrape, Stats
+from kvlogd.model import Latency, Scrape
 
 CROWDED = 0.9
 """Usage from which on requests are evicted and computed anew: that is another fault than slowness."""
@@ -135,16 +135,7 @@ class Excess(NamedTuple):
 
 def excess_of(row: Row, reference: Sequence[Row]) -> Excess | None:
     """Return how much slower a row is than earlier ones of no less load; None where there are too few."""
-    colder = row.hit_rate + COLDER
-    prompts, whole = SLACK * row.prompt_tps, SLACK * row.whole_prompt_tps
-    able = [
-        one
-        for one in reference
-        if one.prompt_tps >= prompts and one.whole_prompt_tps >= whole and one.hit_rate <= colder
-    ]
-    if len(able) < LEAST_COUNTERPARTS:
-        return None
-    ways = (_as_many_running(row, able), _as_much_work(row, able))
+    ways = counterparts_of(row, reference)
     return max((_excess(row, found) for found in ways if len(found) >= LEAST_COUNTERPARTS), key=_size, default=None)
 
 
@@ -158,32 +149,36 @@ def _excess(row: Row, found: list[tuple[float, float]]) -> Excess:
     return Excess(row, log(row.token_s / before_s), before_s)
 
 
-def _as_many_running(row: Row, able: Sequence[Row]) -> list[tuple[float, float]]:
-    """Return distance and token time of the counterparts by what runs.
+Counterparts = list[tuple[float, float]]
+"""Distance and token time of each."""
+
+
+def counterparts_of(row: Row, reference: Sequence[Row]) -> tuple[Counterparts, Counterparts]:
+    """Return the counterparts by what runs, and those by what was done, requests being of the same size.
 
     Where one was a little lighter its token time is raised by as much: a step takes longer by no more than its batch
     and its contexts grow.
     """
-    running, usage, prompts, found = row.running, row.usage + ROUNDED, row.prompt_tps + 1.0, []
-    for one in able:
-        heavier = max(1.0, running / one.running, usage / (one.usage + ROUNDED))
+    colder, prompts, whole = row.hit_rate + COLDER, SLACK * row.prompt_tps, SLACK * row.whole_prompt_tps
+    running, usage, work = row.running, row.usage + ROUNDED, SLACK * row.generation_tps
+    by_running: Counterparts = []
+    by_work: Counterparts = []
+    # unpacked once and without calls: a reference of a day is gone through at each row
+    for _, _, theirs, prompt_tps, generation_tps, used, hit_rate, whole_tps, token_s, unsteady in reference:
+        if prompt_tps < prompts or whole_tps < whole or hit_rate > colder:
+            continue
+        fuller, more_prompts = usage / (used + ROUNDED), (prompt_tps + 1.0) / (row.prompt_tps + 1.0)
+        more = running / theirs
+        heavier = fuller if fuller > more else more
         if heavier <= HEAVIER:
-            distance = heavier * max(1.0, one.running / running) * ((one.prompt_tps + 1.0) / prompts)
-            found.append((distance, one.token_s * heavier))
-    return found
-
-
-def _as_much_work(row: Row, able: Sequence[Row]) -> list[tuple[float, float]]:
-    """Return distance and token time of the counterparts by what was done, requests being of the same size."""
-    generation_tps, usage, prompts, found = row.generation_tps, row.usage + ROUNDED, row.prompt_tps + 1.0, []
-    work = SLACK * generation_tps
-    for one in able:
-        if one.generation_tps >= work and one.unsteady >= OPEN_LOOP:
-            heavier = max(1.0, usage / (one.usage + ROUNDED) * one.running / row.running)
-            if heavier <= HEAVIER:
-                distance = heavier * one.generation_tps / generation_tps * ((one.prompt_tps + 1.0) / prompts)
-                found.append((distance, one.token_s * heavier))
-    return found
+            heavier = heavier if heavier > 1.0 else 1.0
+            distance = heavier * (theirs / running if theirs > running else 1.0)
+            by_running.append((distance * more_prompts, token_s * heavier))
+        if generation_tps >= work and unsteady >= OPEN_LOOP and fuller * theirs / running <= HEAVIER:
+            heavier = max(1.0, fuller * theirs / running)
+            distance = heavier * generation_tps / row.generation_tps
+            by_work.append((distance * more_prompts, token_s * heavier))
+    return by_running, by_work
 
 
 class Rung(NamedTuple):
@@ -259,15 +254,16 @@ class ScaleState:
         self.seen = 0
         self.compared = False
         self.verdict: Verdict | None = None
+        self._size = self._items(scale)
         self._pending: list[Any] = []
         self._first: list[Row] = []
         self._usable = 0
         self._latest: deque[Excess] = deque(maxlen=max(rung.rows for rung in scale.rungs))
 
-    def take(self, records: Sequence[Stats] | Sequence[Scrape]) -> bool:
-        """Take in the next records; return whether they completed a row."""
-        self._pending += records
-        size = self.scale.records
+    def take(self, items: Sequence[Part] | Sequence[Scrape]) -> bool:
+        """Take in what came next; return whether it completed a row."""
+        self._pending += items
+        size = self._size
         if len(self._pending) < size:
             return False
         for start in range(0, len(self._pending) - size + 1, size):
@@ -278,8 +274,16 @@ class ScaleState:
         self._pending = self._pending[len(self._pending) // size * size :]
         return True
 
-    def _row(self, records: list[Any]) -> Row | None:
-        return row_of(part_of(records), self.scale.least_running)
+    def missing(self) -> int:
+        """Return how many more it takes to complete a row."""
+        return self._size - len(self._pending)
+
+    def _items(self, scale: Scale) -> int:
+        """Return how many of what is taken in make a row."""
+        return scale.records // PART_RECORDS
+
+    def _row(self, items: list[Any]) -> Row | None:
+        return row_of(joined(items), self.scale.least_running)
 
     def over(self) -> bool:
         """Return whether nothing more can come of this scale."""
@@ -319,5 +323,8 @@ class ScaleState:
 class MeasuredState(ScaleState):
     """The same of scrapes."""
 
-    def _row(self, records: list[Any]) -> Row | None:
-        return row_of_scrapes(records, self.scale.least_running)
+    def _items(self, scale: Scale) -> int:
+        return scale.records
+
+    def _row(self, items: list[Any]) -> Row | None:
+        return row_of_scrapes(items, self.scale.least_running)

@@ -1,7 +1,7 @@
 """One source's way from parsed lines to rows, findings and alerts; `replay` and the daemon both drive it.
 
 Pure: time is that of the records. A tick falls on each half minute of it, silent stretches included, and after a
-crash; those rules that look at idle moments see each one. The same lines give the same alerts however they are cut.
+crash. The same lines give the same alerts however they are cut.
 """
 
 import heapq
@@ -231,7 +231,7 @@ class Pipeline:
                 continue
             self.advance(at_s)
             if isinstance(line, Stats):
-                self._observe(track, line)
+                track.window.observe(line)
             else:
                 self._witness(track, line, at_s)
             if number % RELIVED_AT_ONCE == 0:
@@ -266,11 +266,11 @@ class Pipeline:
     def _benches(self) -> list[Bench]:
         return [self._source_bench, *(track.bench for track in self._tracks.values())]
 
-    def _judge(self, bench: Bench, window: Window | SourceWindow, at_s: float, *, is_idle: bool = False) -> None:
+    def _judge(self, bench: Bench, window: Window | SourceWindow, at_s: float) -> None:
         if self._recalls:
-            bench.recall(window, at_s, is_idle=is_idle)
+            bench.recall(window, at_s)
         else:
-            found = bench.judge(window, at_s, is_idle=is_idle)
+            found = bench.judge(window, at_s)
             if found:
                 self._alert_events += found
 
@@ -332,16 +332,11 @@ class Pipeline:
                 return
             track = self._tracks[life.run.run_id]  # a new one where the clock went back
         track.window.run = life.run
-        self._observe(track, stats)
+        track.window.observe(stats)
         self._samples.append(stats)
         self._sample_runs.append(life.run.run_id)
         self.window.stats_lines += 1
         self.window.stats_off_s = self.window.ready_s = None  # the log is not blind
-
-    def _observe(self, track: Track, stats: Stats) -> None:
-        track.window.observe(stats)
-        if not (stats.running or stats.waiting):
-            self._judge(track.bench, track.window, stats.ts_s, is_idle=True)
 
     def _is_new(self, track: Track, stats: Stats) -> bool:
         """Return whether a record that does not go forward in time is no repetition; if the clock went back, say so."""

@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from kvlogd.course import LEAST_PARTS, Course, PastLife
-from kvlogd.curve import newest
+from kvlogd.course import LEAST_PARTS, Course, PastLife, newest
 from kvlogd.eyes import Eyes, as_record
 from kvlogd.model import Event, EventKind, Run, Scrape, Stats
 from kvlogd.quantity import Unit
@@ -32,6 +31,8 @@ class Window:
         self.last: Stats | None = None
         self.first_s = run.started_s
         self.count = 0
+        self.idled = 0
+        """Number of the latest record with nothing running or waiting, counted from 1; 0: there was none."""
         self.interval_s: float | None = None
         """The usual time between two records: the smallest gap that came twice running."""
         self.zero_since_s: float | None = None
@@ -57,8 +58,9 @@ class Window:
         self.is_stood_in_for = False
         """It has none, and tokens are counted: each scrape is taken for one."""
         self._gap_s = 0.0
-        self._fresh: list[Stats] = []
-        self._fresh_of = 0, 0
+        self._fresh: dict[int, list[Stats]] = {}
+        """By how many were taken; the list of each is there for all who ask."""
+        self._fresh_of = 0
 
     @property
     def has_connector(self) -> bool | None:
@@ -67,10 +69,11 @@ class Window:
 
     def fresh(self, taken: int) -> list[Stats]:
         """Return the records after the first `taken` ones, as far as they are remembered: one list for all who ask."""
-        asked = taken, self.count
-        if asked != self._fresh_of:
-            self._fresh, self._fresh_of = newest(self.recent, self.count - taken), asked
-        return self._fresh
+        if self._fresh_of != self.count:
+            self._fresh, self._fresh_of = {}, self.count
+        if taken not in self._fresh:
+            self._fresh[taken] = newest(self.recent, self.count - taken)
+        return self._fresh[taken]
 
     def scraped(self, scrape: Scrape, at_s: float) -> None:
         """Take in what /metrics told at a time of the log; where the log tells nothing, it stands in for it."""
@@ -109,6 +112,7 @@ class Window:
                 self._standstill(stats, last)
         else:
             self.zero_since_s = self.frozen_since_s = None
+            self.idled = self.count
 
     def _standstill(self, stats: Stats, last: Stats | None) -> None:
         if self.zero_since_s is None:
@@ -219,6 +223,8 @@ class Signal(NamedTuple):
     read: Read
     column: str | None = None
     """The field of `Stats` it is, where it is one: those have a history that can be averaged."""
+    of_scrapes: bool = False
+    """Nothing can come of it before /metrics was read for as long as it asks for."""
 
 
 def _column(unit: Unit, what: str, name: str) -> Signal:
@@ -266,11 +272,13 @@ SIGNALS: Mapping[str, Signal] = {
         Unit.SECONDS,
         "for how long /metrics has counted tokens of which the log has no record",
         lambda window, at_s: window.eyes.unlogged_for_s(at_s),
+        of_scrapes=True,
     ),
     "metrics_frozen_for": Signal(
         Unit.SECONDS,
         "for how long the log has told of tokens that /metrics does not count",
         lambda window, at_s: window.eyes.unscraped_for_s(at_s),
+        of_scrapes=True,
     ),
     "standstill_for": Signal(
         Unit.SECONDS, "since when the records have requests in them and no throughput", _since("zero_since_s")

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "source": "cutter",
     "engines": "",
     "course": "",
-    "window": "course curve quantity eyes",
+    "window": "course quantity eyes",
     "grain": "",
     "curve": "grain",
     "room": "curve",

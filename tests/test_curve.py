@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlogd import curve
+from kvlogd.course import newest
 from kvlogd.curve import (
     KEPT,
     Block,
@@ -18,7 +19,6 @@ from kvlogd.curve import (
     joined,
     lift_of,
     load_bin,
-    newest,
     stretch_of,
 )
 from kvlogd.model import Stats

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from kvlogd.engines import Fleet, Ids
-from kvlogd.evaluate import Bench, _Several, combined, excused
-from kvlogd.model import Abstained, AlertEvent, Clear, Finding, Judgement, NoEvidence, Per
-from kvlogd.rules import Rule, load_rule, shipped_folder
+from kvlogd.evaluate import Bench, _One, combined, excused
+from kvlogd.model import Abstained, AlertEvent, Clear, Finding, Judgement, NoEvidence
+from kvlogd.rules import Rule, load_rule
 from kvlogd.window import SourceWindow, Window
 from tests.lines import START_S, record
 
@@ -43,22 +43,6 @@ def test_all_merge_their_evidence_and_hold_since_the_last_began() -> None:
     one, two = Finding(10.0, 1.0, {"x": 1.0, "bound": 5.0}), Finding(30.0, 2.0, {"y": 2.0, "bound": 7.0})
     assert combined(True, [one, two]) == Finding(30.0, 1.0, {"x": 1.0, "y": 2.0, "bound": 5.0})
     assert combined(False, [C, two, one]) == two
-
-
-def test_all_conditions_are_asked_even_when_the_first_decides() -> None:
-    asked: list[int] = []
-    told: list[Judgement] = [C, F, A]
-
-    class Part:
-        def __init__(self, number: int) -> None:
-            self.number = number
-
-        def judge(self, _window: object, _at_s: float) -> Judgement:
-            asked.append(self.number)
-            return told[self.number]
-
-    _Several(True, [Part(number) for number in range(3)]).judge(None, 0.0)
-    assert asked == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("excuse", "wanted"), [(F, Clear), (A, Finding), (N, Finding), (C, Finding)])
@@ -181,21 +165,62 @@ def test_equal_conditions_of_two_rules_are_looked_at_once(rule_of: MakeRule) -> 
     assert [event.key.rule for event in bench.judge(window, START_S + 60)] == ["my-rule", "other"]
 
 
-def test_a_clock_that_goes_back_keeps_no_rule_from_being_asked() -> None:
-    bench = Bench.of_reading([load_rule(shipped_folder() / "gpu-memory-growth.yaml")], Per.GPU, "gpu", "gpu")
-    (work,) = bench._works
-    work.every_s, work.due_s = 60.0, 7200.0
-    assert bench._due(100.0, is_idle=False) == [work], "it was asked in what was then the present, hours ahead"
-    assert bench._due(7150.0, is_idle=False) == []
-    assert bench._due(7200.0, is_idle=False) == [work]
+# --- when a condition is asked
 
 
-def test_an_idle_moment_is_for_those_rules_that_look_at_it_however_lately_they_were_asked(rule_of: MakeRule) -> None:
+class Asked:
+    """An evaluator that says when it was asked."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.rest_s = 60.0
+        self.ripe = 100
+
+    def judge(self, _window: Window, at_s: float) -> Judgement:
+        self.times.append(at_s)
+        return C
+
+
+@pytest.fixture
+def asked() -> tuple[Bench, Window, list[float]]:
+    """Return a bench with one condition, its window and the times at which it was asked."""
+    life, evaluator = Fleet("vllm.log", Ids()).life_of(record(0)), Asked()
+    bench = Bench.of_engine([], life)
+    bench._ones = [_One(evaluator, "judge")]
+    return bench, Window(life.run), evaluator.times
+
+
+def test_a_condition_rests_for_as_long_as_it_says(asked: tuple[Bench, Window, list[float]]) -> None:
+    bench, window, times = asked
+    for at_s in (0, 30, 60, 90, 120, 210):
+        bench.judge(window, START_S + at_s)
+    assert times == [START_S, START_S + 60, START_S + 120, START_S + 210]
+
+
+def test_its_rest_ends_when_the_run_has_as_many_records_as_it_waits_for(
+    asked: tuple[Bench, Window, list[float]],
+) -> None:
+    bench, window, times = asked
+    for number in range(101):
+        window.observe(record(number))
+        bench.judge(window, START_S + number / 10)
+    assert times == [START_S, START_S + 9.9, START_S + 10]
+
+
+def test_a_clock_that_goes_back_keeps_no_condition_from_being_asked(asked: tuple[Bench, Window, list[float]]) -> None:
+    bench, window, times = asked
+    for at_s in (7200, 100, 110, 160):
+        bench.judge(window, START_S + at_s)
+    assert times == [START_S + 7200, START_S + 100, START_S + 160], "it was asked in what was then the present"
+
+
+def test_a_condition_that_has_nothing_new_to_say_is_told_of_as_long_as_it_holds(rule_of: MakeRule) -> None:
+    rule = rule_of("threshold: {signal: frozen_for, above: 3m}", "threshold: {signal: waiting, above: 99}")
     life = Fleet("vllm.log", Ids()).life_of(record(0))
-    never = "threshold: {signal: waiting, above: 99}"
-    bench = Bench.of_engine([rule_of("stall:", never), rule_of("floor:", never)._replace(id="floor")], life)
-    assert len(bench._due(START_S, is_idle=False)) == 2
-    for work in bench._works:
-        work.every_s, work.due_s = 60.0, START_S + 60
-    assert [work.rule.id for work in bench._due(START_S + 5, is_idle=True)] == ["floor"]
-    assert bench._due(START_S + 5, is_idle=False) == []
+    window, bench = Window(life.run), Bench.of_engine([rule._replace(for_s=60.0)], life)
+    for at_s in range(0, 400, 10):
+        window.observe(record(at_s, running=1, generation_tps=0.0))
+    states = {
+        at_s: [event.state.value for event in bench.judge(window, START_S + at_s)] for at_s in range(400, 500, 30)
+    }
+    assert states == {400: [], 430: [], 460: ["firing"], 490: []}

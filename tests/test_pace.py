@@ -2,12 +2,13 @@
 
 import random
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlogd.course import part_of
+from kvlogd.course import PART_RECORDS, Part, part_of
 from kvlogd.kinds.creep import Creep, Params
 from kvlogd.model import Abstained, Clear, Finding, Run, Stats
 from kvlogd.pace import SCALES, Row, ScaleState, excess_of, row_of
@@ -175,11 +176,17 @@ def test_too_little_is_said_to_be_too_little() -> None:
     assert kinds[-1] is Clear
 
 
+def parts_of(records: Iterator[Stats]) -> Iterator[Part]:
+    """Yield the parts that records make."""
+    while len(some := list(islice(records, PART_RECORDS))) == PART_RECORDS:
+        yield part_of(some)
+
+
 def test_the_state_is_bounded() -> None:
     states = [ScaleState(scale) for scale in SCALES]
-    for stats in traffic(20_000, clients=True):
+    for part in parts_of(traffic(20_000, clients=True)):
         for state in states:
-            state.take([stats])
+            state.take([part])
     assert states[0].over()
     assert all(len(state._first) <= state.scale.most_reference for state in states)
 
@@ -188,7 +195,11 @@ def test_the_state_is_bounded() -> None:
 @settings(deadline=None)
 def test_no_input_raises(lines: list[tuple[int, int, float, float]]) -> None:
     states = [ScaleState(scale) for scale in SCALES]
-    for i in range(12):
-        for j, (running, waiting, usage, tps) in enumerate(lines):
-            for state in states:
-                state.take([Stats(1000.0 * i + j, 1, 0, None, tps, tps, running, waiting, usage)])
+    records = (
+        Stats(1000.0 * i + j, 1, 0, None, tps, tps, running, waiting, usage)
+        for i in range(12)
+        for j, (running, waiting, usage, tps) in enumerate(lines)
+    )
+    for part in parts_of(records):
+        for state in states:
+            state.take([part])

@@ -1,9 +1,12 @@
 """The kinds of condition that a rule may use: one module each, and this list of them.
 
 A kind has NAME, SCOPES, a frozen `Params` model, and `make(params)`, which returns a new evaluator for one run
-(or one source). One that judges several lives of an engine says so with LASTING, one that wants to see each idle
-record with AT_IDLE, one that cannot be combined with others with ALONE. To add a kind, write its module and its
-test, and name it here.
+(or one source). One that judges several lives of an engine says so with LASTING, one that cannot be combined with
+others with ALONE. To add a kind, write its module and its test, and name it here.
+
+An evaluator is asked at each tick, unless it says that it may rest: for `rest_s` seconds, but no longer than until the
+run has `ripe` records. Both are looked at after each judgement, which stands meanwhile. While an alert stands it is
+asked at each tick whatever it says.
 """
 
 from collections.abc import Mapping
@@ -86,16 +89,6 @@ KINDS: Mapping[str, Any] = {
 def is_lasting(kind: str) -> bool:
     """Return whether a kind judges the lives of an engine: its alert goes on through a restart."""
     return bool(getattr(KINDS[kind], "LASTING", False))
-
-
-def looks_at_idle(kind: str) -> bool:
-    """Return whether a kind is asked at each idle record, and not at ticks only."""
-    return bool(getattr(KINDS[kind], "AT_IDLE", False))
-
-
-def every_s(params: Any) -> float:
-    """Return how often a condition need be asked, as long as nothing is found; 0: at each tick."""
-    return float(getattr(params, "every_s", 0.0))
 
 
 def about(kind: str) -> str:

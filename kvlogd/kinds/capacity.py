@@ -48,6 +48,8 @@ AS_LONG = 0.95
 BUSY_HALF_S = 900.0
 """After so long, time spent full counts half."""
 KEPT = 120
+MOST_REST_S = 60.0
+"""It is asked as often at least while nothing is full and nothing waits."""
 
 
 class Params(BaseModel):
@@ -100,10 +102,13 @@ class Capacity:
         """Time spent full, older time counting less."""
         self._full_since_s: float | None = None
         self._last_s = 0.0
+        self._patience_s = min(params.queue, params.busy, params.too_long, MOST_REST_S)
+        self.rest_s = 0.0
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether the pool is too small for what is asked at a time."""
         last = window.last
+        self.rest_s = 0.0
         if last is None or window.crashed_s is not None or window.stopped or window.paused:
             return NoEvidence()
         fresh = window.count - self._taken
@@ -114,6 +119,9 @@ class Capacity:
                 # the most usual record has nothing to note
                 if stats.kv_usage >= 0.5 or self._queue or self._full_since_s is not None:
                     self._observe(stats, window)
+        if not self._queue and self._full_since_s is None and window.zero_since_s is None:
+            self.rest_s = self._patience_s  # whatever begins now must last for longer
+            return CLEAR
         if not last.running and not self._queue:
             return self._nothing_runs(window, last, at_s)
         if not self._queue and self._full_s < self._params.busy:

@@ -11,7 +11,7 @@ Cannot see: whether the prompts changed or the cache; a fall slower than a third
 """
 
 import re
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -51,8 +51,6 @@ class Params(BaseModel):
     """How far the rate must fall."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    every_s: ClassVar[float] = 60.0
-    """Its blocks are of a minute and more."""
 
     to: Points = 0.7
     """What is left of the usual rate."""
@@ -103,6 +101,8 @@ def make(params: Params) -> "Collapse":
 
 class Collapse:
     """Judges the hit rate of one run."""
+
+    rest_s = BLOCK_S
 
     def __init__(self, params: Params) -> None:
         self._params = params

@@ -10,11 +10,9 @@ Cannot see: what was slow from the start; loads heavier than any of the referenc
 the queue; anything while the pool is nearly full; a run of less than about 100 records.
 """
 
-from typing import ClassVar
-
 from pydantic import BaseModel, ConfigDict
 
-from kvlogd.curve import newest
+from kvlogd.course import PART_RECORDS, newest
 from kvlogd.fields import Points
 from kvlogd.model import Abstained, Clear, Finding, Judgement, Per
 from kvlogd.pace import MEASURED, SCALES, MeasuredState, ScaleState, Verdict
@@ -23,13 +21,14 @@ from kvlogd.window import Window
 NAME = "creep"
 SCOPES = frozenset({Per.ENGINE})
 
+MEASURED_S, UNMEASURED_S = 60.0, 300.0
+"""How long it may rest where scrapes come, and where only records do: a row that is complete ends it then."""
+
 
 class Params(BaseModel):
     """How much slower is slow."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    every_s: ClassVar[float] = 60.0
-    """Its rows are of ten records and more."""
 
     by_at_least: Points = 0.12
     """By which share a token must take longer; short stretches ask for more by themselves."""
@@ -51,6 +50,9 @@ class Creep:
         self._is_measured = False
         """The time between two tokens is measured: what can be inferred from the log is not asked then."""
         self._measured: list[ScaleState] = [MeasuredState(scale) for scale in MEASURED]
+        self.rest_s = UNMEASURED_S
+        self.ripe = PART_RECORDS
+        """Its rows are of ten records and more."""
         self._judgement: Judgement = Abstained("the run is young: it has no past of its own to be compared with yet")
 
     def judge(self, window: Window, at_s: float) -> Judgement:
@@ -62,12 +64,13 @@ class Creep:
 
     def _take(self, window: Window) -> bool:
         """Take in the new records; return whether they completed a row."""
-        closed = False
-        if window.count > self._taken:
-            fresh = window.fresh(self._taken)
+        closed, course = False, window.course
+        if course.records > self._taken:
+            parts = newest(course.latest, (course.records - self._taken) // PART_RECORDS)
             for state in self._scales:
-                closed |= state.take(fresh)
-            self._taken = window.count
+                closed |= state.take(parts)
+            self._taken = course.records
+            self.ripe = self._taken + PART_RECORDS * min([state.missing() for state in self._scales])
         return closed
 
     def _take_measured(self, window: Window) -> bool:
@@ -82,6 +85,7 @@ class Creep:
             for state in self._measured:
                 closed |= state.take(since_known)
         self._scraped = eyes.count
+        self.rest_s = MEASURED_S
         return closed
 
     def _look(self, is_measured: bool) -> Judgement:

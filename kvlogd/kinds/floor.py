@@ -11,11 +11,11 @@ Cannot see: an engine that never idles; a residue that was there before the run'
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from kvlogd.curve import NOISY_S, PRINT_STEP, Spell, Spells, climbs, median, newest
+from kvlogd.course import newest
+from kvlogd.curve import NOISY_S, PRINT_STEP, Spell, Spells, climbs, median
 from kvlogd.eyes import as_record
 from kvlogd.fields import Count, Duration, Points
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
@@ -24,7 +24,6 @@ from kvlogd.window import Window
 
 NAME = "floor"
 SCOPES = frozenset({Per.ENGINE})
-AT_IDLE = True
 
 SURE_FLOOR = 2
 """Spells at the lowest usage that make it a floor that this run comes back to."""
@@ -40,14 +39,14 @@ EXACT = 0.4
 """Of the rise that counts in the log's rounded usage, so much counts in an exact one."""
 EXACT_STEP = 0.0005
 """A change of exact usage that is no chance: in the log it is the last digit."""
+CALM_S = 60.0
+"""It may rest as long where no block is held."""
 
 
 class Params(BaseModel):
     """What the floor must do to count."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    every_s: ClassVar[float] = 60.0
-    """Between idle records only what /metrics told can be new."""
 
     rises_by: Points = 0.005
     """How far above the lowest idle usage of the run every spell must stay."""
@@ -72,6 +71,7 @@ class Floor:
     def __init__(self, params: Params) -> None:
         self._params = params
         self._taken = self._scraped = 0
+        self.rest_s = 0.0
         self._spells = Spells(params.rises_by)
         self._exact = Spells(EXACT * params.rises_by, EXACT_STEP)
         self._judgement: Judgement = NoEvidence()
@@ -83,14 +83,17 @@ class Floor:
             by_log = self._look(window, self._spells, PRINT_STEP)
             by_scrape = self._look(window, self._exact, EXACT_STEP) if self._exact.count else by_log
             self._judgement = by_scrape if isinstance(by_scrape, Finding) else by_log
+            self.rest_s = 0.0 if self._spells.raised or self._exact.raised else CALM_S
         return self._judgement
 
     def _take(self, window: Window) -> bool:
         """Take in the new records; return whether the engine was idle in one."""
         idle = False
-        if window.count > self._taken:
+        if window.idled > self._taken:
             idle = self._spells.take(window.fresh(self._taken), window.interval_s)
-            self._taken = window.count
+        elif window.count > self._taken:
+            self._spells.work()
+        self._taken = window.count
         return idle
 
     def _take_exact(self, window: Window) -> bool:

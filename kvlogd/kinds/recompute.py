@@ -10,7 +10,7 @@ Cannot see: evictions that cost little; anything on a run that was in the storm 
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -22,8 +22,6 @@ from kvlogd.window import Window
 
 NAME = "recompute"
 SCOPES = frozenset({Per.ENGINE})
-AT_IDLE = True
-"""Its blocks end there too: what an idle engine did before is not averaged with what it does next."""
 
 BLOCK_RECORDS, BLOCK_S = 5, 60.0
 """A block is at least so many records and so long."""
@@ -100,15 +98,34 @@ class Recompute:
         self._usual: dict[int, Usual] = {}
         self._unlearned = CALM_EVERY
         """Blocks since one with room in the pool was last learned from."""
+        self.rest_s = 0.0
         self._judgement: Judgement = NoEvidence()
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether evictions cost the engine its work; it changes only when a block is complete."""
         last, fresh = window.last, window.count - self._taken
-        if last is None or fresh < BLOCK_RECORDS or last.ts_s - self._start_s < BLOCK_S:
-            return self._judgement
-        records = window.fresh(self._taken)
-        known = self._unlearned < CALM_EVERY and load_bin(last.running) in self._usual
+        if last is not None and fresh >= BLOCK_RECORDS and last.ts_s - self._start_s >= BLOCK_S:
+            self._take(window.fresh(self._taken), window)
+        self.rest_s = max(0.0, self._start_s + BLOCK_S - at_s)
+        return self._judgement
+
+    def _take(self, records: Sequence[Stats], window: Window) -> None:
+        """Take in the blocks that some records complete; each ends with an idle record, or with the last one."""
+        ends = [len(records)]
+        if window.idled > self._taken:
+            # what an idle engine did before is not averaged with what it does next
+            ends = [end for end, one in enumerate(records, 1) if not (one.running or one.waiting)] + ends
+        begin = 0
+        for end in ends:
+            last = records[end - 1]
+            if end - begin >= BLOCK_RECORDS and last.ts_s - self._start_s >= BLOCK_S:
+                self._close(records[begin:end], last, window)
+                begin = end
+        self._taken = window.count - len(records) + begin
+
+    def _close(self, records: Sequence[Stats], last: Stats, window: Window) -> None:
+        kept = self._calm.get(load_bin(last.running), ())
+        known = self._unlearned < CALM_EVERY and len(kept) >= LEAST_CALM
         if known and max([record.kv_usage for record in records]) < self._params.full:
             self._unlearned += 1
             self._latest.clear()
@@ -118,8 +135,7 @@ class Recompute:
             if block.prompt or block.generation:
                 self._latest.append(block)
                 self._judgement = self._look(window, block)
-        self._taken, self._start_s, self._before = window.count, last.ts_s, last
-        return self._judgement
+        self._start_s, self._before = last.ts_s, last
 
     def _block(self, records: Sequence[Stats], window: Window) -> Block:
         n = len(records)
@@ -179,12 +195,18 @@ class Recompute:
         kept.append(block)
         if len(kept) > CALM_KEPT:
             del kept[0]
-        if len(kept) >= LEAST_CALM:
-            self._usual[load] = Usual(
-                median(sorted([one.running for one in kept])),
-                median(sorted([one.generation for one in kept])),
-                median(sorted([one.prompt for one in kept])),
-            )
+        self._usual.pop(load, None)
+
+    def _known(self) -> Collection[Usual]:
+        """Return what is usual at each load of which enough is known: near a full pool only it is asked for."""
+        for load, kept in self._calm.items():
+            if len(kept) >= LEAST_CALM and load not in self._usual:
+                self._usual[load] = Usual(
+                    median(sorted([one.running for one in kept])),
+                    median(sorted([one.generation for one in kept])),
+                    median(sorted([one.prompt for one in kept])),
+                )
+        return self._usual.values()
 
     def _by_count(self, window: Window) -> Finding | None:
         """Return a finding where counted evictions cost a good part of the work."""
@@ -231,10 +253,11 @@ class Recompute:
         """
         if not block.seen or block.queued < QUEUED or block.usage < self._params.full:
             return 1.0
-        if not self._usual:
+        known = self._known()
+        if not known:
             return None
-        usual = max([one.generation * min(1.0, block.running / one.running) for one in self._usual.values()])
-        prompts = max([one.prompt for one in self._usual.values()])
+        usual = max([one.generation * min(1.0, block.running / one.running) for one in known])
+        prompts = max([one.prompt for one in known])
         return 1.0 if block.prompt > MORE_PROMPTS * prompts + 1.0 else block.generation / usual
 
     def _finding(self, since_s: float, value: float | None, evidence: dict[str, float]) -> Finding:

@@ -12,7 +12,7 @@ Cannot see: lives of fewer than 40 records; a cure by something else than a rest
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import exp, log
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -47,8 +47,6 @@ class Params(BaseModel):
     """How much worse a life must end than it began."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    every_s: ClassVar[float] = 60.0
-    """A life is looked at again when it has grown by a quarter."""
 
     lives: Count = 2
     """Lives that must have degraded; the present one counts when it is on the same way."""
@@ -75,9 +73,13 @@ class Ailment(NamedTuple):
 class Recovery:
     """Judges the lives of one engine."""
 
+    rest_s = 86_400.0
+
     def __init__(self, params: Params) -> None:
         self._params = params
         self._looked = -1.0
+        self.ripe = 1.0
+        """The present life is looked at again when it has grown by a quarter."""
         self._past_sizes: dict[str, list[float | None]] = {}
         """By ailment, how degraded each past life was at its end: that changes no more."""
         self._judgement: Judgement = NoEvidence()
@@ -86,7 +88,7 @@ class Recovery:
         """Return the verdict on the lives so far; it changes only as the present one grows."""
         records = window.course.records
         if records > self._looked:
-            self._looked = max(records * GROWTH, 1.0)
+            self._looked = self.ripe = max(records * GROWTH, 1.0)
             self._judgement = self._look(window)
         return self._judgement
 

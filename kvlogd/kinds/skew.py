@@ -11,7 +11,7 @@ Cannot see: servers of one engine each, records that sum all engines up, stages 
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -39,8 +39,6 @@ class Params(BaseModel):
     """Over which span, and how far apart."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    every_s: ClassVar[float] = 60.0
-    """It compares spans of minutes."""
 
     over: Duration = 600.0
     slower: Points = 0.65
@@ -92,18 +90,20 @@ class Skew:
     def __init__(self, params: Params) -> None:
         self._params = params
         self._slot: float | None = None
+        self.rest_s = 0.0
         self._judgement: Judgement = NoEvidence()
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether this engine differs from its siblings."""
-        if len(window.peers) < 2:
-            return NO_SIBLINGS
         slot = at_s // self._params.over
         if slot != self._slot:
             # the first slot may have begun before the engine did
             self._judgement = NO_SIBLINGS if self._slot is None else self._look(window, slot * self._params.over)
             self._slot = slot
-        return self._judgement
+        has_siblings = len(window.peers) > 1
+        # a finding ends with its siblings; else nothing changes within a slot
+        self.rest_s = 0.0 if isinstance(self._judgement, Finding) else (slot + 1) * self._params.over - at_s
+        return self._judgement if has_siblings else NO_SIBLINGS
 
     def _look(self, window: Window, end_s: float) -> Judgement:
         siblings = [peer for peer in window.peers.values() if is_sibling(window, peer)]

@@ -71,7 +71,7 @@ class Stall:
                 return Finding(since_s, at_s - since_s, _evidence(window, last, at_s) | seen)
         if self._starved_since_s is not None and last.ts_s - self._starved_since_s >= self._params.starved:
             return Finding(self._starved_since_s, at_s - self._starved_since_s, _evidence(window, last, at_s))
-        return Clear()
+        return CLEAR
 
     def _starving(self, last: Stats) -> None:
         """Note since when a queue has stood beside a pool with room, with far fewer running than usual."""
@@ -82,6 +82,9 @@ class Stall:
             self._starved_since_s = None
         elif self._starved_since_s is None:
             self._starved_since_s = last.ts_s
+
+
+CLEAR = Clear()
 
 
 def _evidence(window: Window, last: Stats, at_s: float) -> dict[str, float]:

@@ -47,11 +47,6 @@ class Params(BaseModel):
         return self
 
     @property
-    def every_s(self) -> float:
-        """How often it need be asked: what must have lasted for minutes is not sought twice a minute."""
-        return 60.0 if self.above is not None and is_duration(self.signal) and self.bound >= 120.0 else 0.0
-
-    @property
     def bound(self) -> float:
         """The value, in the signal's own unit."""
         return in_unit_of(self.signal, self.above if self.above is not None else self.below)
@@ -68,7 +63,11 @@ class Threshold:
     def __init__(self, params: Params) -> None:
         self._params = params
         self._bound = params.bound
+        self._is_above = params.above is not None
         self._is_duration = is_duration(params.signal)
+        # what must have lasted for minutes is not sought twice a minute
+        self._calm_s = 60.0 if self._is_above and self._is_duration and self._bound >= 120.0 else 0.0
+        self.rest_s = self._calm_s
         signal = SIGNALS.get(params.signal)
         self._index = Stats._fields.index(signal.column) if signal and signal.column else None
 
@@ -83,6 +82,9 @@ class Threshold:
             STALE_S, STALE_INTERVALS * (window.interval_s or 0.0)
         ):
             return NoEvidence()
+        if signal.of_scrapes and self._calm_s and window.eyes.last is None:
+            self.rest_s = self._bound
+            return CLEAR
         value = signal.read(window, at_s)
         # a column that this log does not give is unknown; anything else is None where it does not apply
         return NoEvidence() if value is None and self._index is not None else self._hold(value, at_s)
@@ -121,9 +123,13 @@ class Threshold:
         return self._hold(pick[self._params.of], records[0].ts_s)
 
     def _hold(self, value: float | None, since_s: float) -> Judgement:
-        if value is None:
-            return Clear()
-        past = value > self._bound if self._params.above is not None else value < self._bound
+        past = value is not None and (value > self._bound if self._is_above else value < self._bound)
+        self.rest_s = 0.0 if past else self._calm_s
+        if value is None or not past:
+            return CLEAR
         if self._is_duration:  # it began as long ago as it says
             since_s -= value
-        return Finding(since_s, value, {self._params.signal: value, "bound": self._bound}) if past else Clear()
+        return Finding(since_s, value, {self._params.signal: value, "bound": self._bound})
+
+
+CLEAR = Clear()

@@ -8,7 +8,6 @@ Cannot see: a leak that was there before the run's first records; on a pool that
 
 from enum import StrEnum
 from math import sqrt
-from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -54,8 +53,6 @@ class Params(BaseModel):
     """Without `at_constant`: the span that the slope is taken over."""
     points: Count = 24
     """Without `at_constant`: how many points the span is cut into."""
-    every_s: ClassVar[float] = 30.0
-    """Its blocks are of ten records and more."""
 
     @model_validator(mode="after")
     def _pool_only(self) -> "Params":
@@ -74,19 +71,26 @@ def make(params: Params) -> "LoadTrend | PlainTrend":
 class LoadTrend:
     """Judges the ladder of comparisons of one run."""
 
+    rest_s = 120.0
+    """Idle spells of an engine that is seldom asked need not wait for the end of a block."""
+
     def __init__(self, params: Params) -> None:
         self._params = params
         self._ladder = Ladder()
         self._taken = 0
+        self.ripe = self._ladder.missing()
+        """With each block that is complete it may say something else."""
         self._judgement: Judgement = Abstained("the run is young: it has no past of its own to be compared with yet")
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return the verdict of the rungs; it changes only when a block of records is complete."""
         if window.count > self._taken:
-            fresh = window.fresh(self._taken)
+            fresh, idled = window.fresh(self._taken), window.idled > self._taken
             self._taken = window.count
-            if self._ladder.take(fresh, window.interval_s, Size(window.run.kv_tokens, window.run.max_model_len)):
+            size = Size(window.run.kv_tokens, window.run.max_model_len)
+            if self._ladder.take(fresh, window.interval_s, size, idled=idled):
                 self._judgement = self._look(window)
+            self.ripe = self._taken + self._ladder.missing()
         return self._judgement
 
     def _look(self, window: Window) -> Judgement:
