@@ -68,6 +68,8 @@ class Block(NamedTuple):
     """Share of the records in which prompts were computed."""
     censored: bool
     """The pool was full or a queue stood: usage does not tell what the load asks for."""
+    most_prompt_tokens: float
+    """In one record."""
     grain: Grain
 
 
@@ -176,6 +178,7 @@ def block_of(batch: Batch, interval_s: float) -> Block:
         batch.hit_rate,
         1.0 - prompts.count(0.0) / n,
         max(usages) >= FULL or batch.queued > 0.1 * n,
+        max(prompts) * interval_s,
         grain_of(usages, prompts, interval_s),
     )
 

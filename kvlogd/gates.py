@@ -28,7 +28,8 @@ LONGER_AT_LEAST = 0.15
 """The same, however sure it is that they come in lumps of the same size."""
 SLOWER = 0.75
 """A leak costs no steps: where requests generate slower than this share of their pace, they have got heavier."""
-LEAST_TURNOVERS = 3.0
+LEAST_TURNOVERS = 4.5
+"""Long requests are replaced less often than the average."""
 IN_PARTS = 2.0
 """Records that a long prompt takes."""
 PAYERS = 0.15
@@ -39,8 +40,8 @@ SPREAD = 0.5
 """Standard deviation of the requests' sizes, as a share of their mean."""
 FAR_MORE = 2.0
 """A request that would have generated so many times what is missing, or what one can be, has not run all the while."""
-MORE_PROMPTS = 1.5
-"""What a block has of prompts beyond so many times the median, one of them may have brought."""
+USUAL_RECORDS, MORE_PROMPTS = 3, 1.5
+"""One prompt may have brought what a record has of them beyond so many others, and a block beyond so many medians."""
 HUGE, AT_ONCE = 0.1, 0.4
 """Shares of what is missing: what is huge for one prompt, and what several such ones must have brought."""
 
@@ -53,11 +54,17 @@ class Balance(NamedTuple):
     least_running: int
     mean_running: float
     prompt_tokens: float
+    burst_tokens: float
+    """Of prompts, in the one record that had most of them, beyond what three others have."""
 
 
-def balance_of(block: Block) -> Balance:
-    """Return the balance of a block."""
-    return Balance(block.end_s, block.tokens_each, block.least_running, block.mean_running, block.prompt_tokens)
+def balance_of(block: Block, records: int) -> Balance:
+    """Return the balance of a block of so many records."""
+    others = (block.prompt_tokens - block.most_prompt_tokens) / max(1, records - 1)
+    burst = block.most_prompt_tokens - USUAL_RECORDS * others
+    return Balance(
+        block.end_s, block.tokens_each, block.least_running, block.mean_running, block.prompt_tokens, max(0.0, burst)
+    )
 
 
 def turnovers_of(now: Stretch, reference: Stretch, kv_tokens: int | None) -> float | None:
@@ -124,16 +131,17 @@ def paid(
 def came_at_once(balance: Sequence[Balance], since_s: float, lost: Tokens, longest_tokens: float) -> bool:
     """Return whether huge prompts may have brought a good part of what the pool lost since a time, and run ever since.
 
-    Their requests generate all the while: by now they may be longer than a request can be, or than what is missing.
+    One shows as a record with far more prompts than others or, where it takes long to compute, as a block that has more
+    than most. Their requests generate all the while: by now they may be longer than can be, or than what is missing.
     """
     usual = MORE_PROMPTS * median(sorted([block.prompt_tokens for block in balance])) if balance else 0.0
     brought = each = 0.0
     for block in reversed(balance):
         if block.end_s <= since_s or each > min(longest_tokens, FAR_MORE * lost.most):
             return False
-        burst = block.prompt_tokens - usual
-        brought += burst if burst >= HUGE * lost.least else 0.0
-        if brought >= AT_ONCE * lost.least:
+        beyond = block.prompt_tokens - usual
+        brought += beyond if beyond >= HUGE * lost.least else 0.0
+        if max(brought, block.burst_tokens) >= AT_ONCE * lost.least:
             return True
         each += block.tokens_each
     return False

@@ -91,7 +91,7 @@ LITTLE = 0.25
 HISTORY = 400
 """Comparisons that a rung remembers."""
 OUTLASTS_S = 6600.0
-"""No request runs longer: where nothing tells of the pool's size, only a stretch that outlasts it tells a leak."""
+"""Hardly any request runs longer: where nothing tells of the pool's size, only a stretch that outlasts it tells."""
 
 
 class Verdict(NamedTuple):
@@ -218,7 +218,7 @@ class Ladder:
 
     def _close(self, state: _LevelState, block: Block, size: Size) -> None:
         state.seen += 1
-        state.balance.append(balance_of(block))
+        state.balance.append(balance_of(block, state.level.batches * BATCH_RECORDS))
         if state is self._levels[0] and size.kv_tokens and self._turnovers < WARM_TURNOVERS:
             self._turnovers += block.fresh_tokens / max(1.0, block.mean_usage * size.kv_tokens)
         warm = state.seen > state.level.warm_up and (not size.kv_tokens or self._turnovers >= WARM_TURNOVERS)

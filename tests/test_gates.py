@@ -35,7 +35,7 @@ def test_few_requests_make_more_noise_than_many() -> None:
     assert request_noise(shift(0.1, 0.1, 2), 3.0) > request_noise(shift(0.1, 0.1, 2), 300.0)
 
 
-USUAL = Balance(100.0, 1000.0, 3, 4.0, 2_000.0)
+USUAL = Balance(100.0, 1000.0, 3, 4.0, 2_000.0, 0.0)
 
 
 def bursts(*prompt_tokens: float) -> list[Balance]:
@@ -51,6 +51,13 @@ def test_one_prompt_may_have_brought_what_is_missing() -> None:
     assert not came_at_once(balance, 150.0, exactly(13_000), 100_000)
     assert not came_at_once(balance, 200.0, exactly(12_000), 100_000)
     assert came_at_once(balance, 150.0, Tokens(12_000, 50_000), 100_000)
+
+
+def test_a_prompt_that_is_computed_at_once_shows_among_records_that_have_as_many_together() -> None:
+    balance = [USUAL._replace(end_s=100.0 * (i + 1), burst_tokens=1_500.0 if i == 1 else 0.0) for i in range(5)]
+    assert came_at_once(balance, 100.0, exactly(3_700), 25_000)
+    assert not came_at_once(balance, 100.0, exactly(3_800), 25_000)
+    assert not came_at_once(balance, 200.0, exactly(3_700), 25_000)
 
 
 def test_several_prompts_may_have_brought_it_together_but_not_what_the_usual_ones_are() -> None:
@@ -86,25 +93,25 @@ def test_requests_that_bring_no_prompts_show_in_the_mix(before: float, now: floa
     ],
 )
 def test_what_unfinished_requests_can_pay_for(tokens: float, is_paid: bool) -> None:
-    balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0, 2_000.0) for i in range(10)]
+    balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0, 2_000.0, 0.0) for i in range(10)]
     assert paid(balance, 0.0, exactly(tokens), 100_000) is is_paid
     assert not paid([*balance[:-1], balance[-1]._replace(least_running=0)], 0.0, exactly(tokens), 100_000)
 
 
 def test_a_request_holds_no_more_than_the_longest_one_may() -> None:
-    balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0, 2_000.0) for i in range(10)]
+    balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0, 2_000.0, 0.0) for i in range(10)]
     assert paid(balance, 0.0, exactly(10_000), 8_000)
     assert not paid(balance, 0.0, exactly(10_000), 6_000)
 
 
 def test_requests_that_would_be_far_too_long_by_now_have_ended() -> None:
-    balance = [Balance(100.0 * (i + 1), 1000.0, 20, 20.0, 2_000.0) for i in range(10)]
+    balance = [Balance(100.0 * (i + 1), 1000.0, 20, 20.0, 2_000.0, 0.0) for i in range(10)]
     assert paid(balance, 0.0, exactly(10_000), 5_000)
     assert not paid(balance, 0.0, exactly(10_000), 4_900)
 
 
 def test_what_is_missing_is_paid_for_where_any_size_of_the_pool_allows_it() -> None:
-    balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0, 2_000.0) for i in range(10)]
+    balance = [Balance(100.0 * (i + 1), 1000.0, 3, 4.0, 2_000.0, 0.0) for i in range(10)]
     assert paid(balance, 0.0, Tokens(4_000, 6_000), 100_000)
     assert paid(balance, 0.0, Tokens(14_000, 30_000), 100_000)
     assert not paid(balance, 0.0, Tokens(2_000, 4_000), 100_000)
@@ -115,9 +122,9 @@ def test_requests_are_replaced_as_often_as_their_prompts_come() -> None:
     now = stretch_of([block_of(batch_of(list(closed_loop(60))), 10.0)], 1, short=False)
     few, many = (turnovers_at_least(shift(0.1, 0.1, 8), now, tokens) for tokens in (4_000.0, 1_000.0))
     assert many == pytest.approx(4 * few)
-    assert replaced(shift(0.1, 0.01, 8), 3.0)
-    assert not replaced(shift(0.1, 0.01, 8), 2.9)
-    assert not replaced(shift(0.1, 1.0, 8), 3.0)
+    assert replaced(shift(0.1, 0.01, 8), 4.5)
+    assert not replaced(shift(0.1, 0.01, 8), 4.4)
+    assert not replaced(shift(0.1, 1.0, 8), 4.5)
 
 
 @pytest.mark.parametrize(
