@@ -29,7 +29,7 @@ LONGER_AT_LEAST = 0.15
 SLOWER = 0.75
 """A leak costs no steps: where requests generate slower than this share of their pace, they have got heavier."""
 LEAST_TURNOVERS = 4.5
-"""Long requests are replaced less often than the average."""
+"""How often the requests of a stretch must have been replaced on average: long ones are less often."""
 IN_PARTS = 2.0
 """Records that a long prompt takes."""
 PAYERS = 0.15
