@@ -345,9 +345,9 @@ def may_be_held(shift: Shift, reference: Stretch, now: Stretch, since_s: float, 
     if length_s < OUTLASTS_S and came_at_once(level.balance, since_s - length_s, lost, longest):
         return True
     # what a stretch sees at its middle began before that; the shortest ones see it nearly at once
-    began_s = since_s if level.level.batches == 1 else since_s - length_s
+    begun_s = [since_s] if level.level.batches == 1 else [since_s, since_s - length_s]
     share = payers(reference, now)
-    return any(paid(level.balance, from_s, lost, longest, share) for from_s in (since_s, began_s))
+    return any(paid(level.balance, from_s, lost, longest, share) for from_s in begun_s)
 
 
 def rises(blocks: Sequence[Block], verdict: Verdict, short: bool) -> bool:

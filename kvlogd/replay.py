@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import tzinfo
 from itertools import groupby
-from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +27,7 @@ from kvlogd.scan import Scanner
 from kvlogd.sidecar import read_gpu, read_host
 from kvlogd.sideline import TICK_S, Sideline, in_order
 from kvlogd.source import LogFile, chunks, expand
-from kvlogd.stamp import DAY_S, Stamper
+from kvlogd.stamp import Stamper
 from kvlogd.store import Store
 
 COMMIT_RECORDS = 20_000
@@ -139,9 +138,9 @@ class SourceReader:
             found = self._parser.line(last.text, envelope_s=last.ts_s, envelope_pid=last.pid)
             self._pipeline.take([] if found is None else [found])
         newest_s = self._parser.newest_s
-        self._pipeline.settle(self._latest_s())
+        self._pipeline.settle(self._stamper.latest_s())
         now_s = self._pipeline.now_s
-        if newest_s is not None and now_s is not None and now_s < newest_s <= self._latest_s():
+        if newest_s is not None and now_s is not None and now_s < newest_s <= self._stamper.latest_s():
             self._pipeline.advance(newest_s)
         if self._resumed:
             self._commit()
@@ -167,13 +166,8 @@ class SourceReader:
         if self._pipeline.pending() >= COMMIT_RECORDS:
             self._commit()
 
-    def _latest_s(self) -> float:
-        """Return what no stamp read so far can be later than: the file's time, unless the year is given."""
-        mtime_s = self._stamper.mtime_s
-        return inf if mtime_s is None or self._options.year is not None else mtime_s + DAY_S
-
     def _commit(self) -> None:
-        self._pipeline.settle(self._latest_s())
+        self._pipeline.settle(self._stamper.latest_s())
         harvest = self._pipeline.harvest()
         self._store.commit(
             Batch(

@@ -11,11 +11,10 @@ from math import exp
 from typing import NamedTuple
 
 from kvlogd.curve import PRINT_STEP, Block
+from kvlogd.grain import TELLS
 
 LEAST_BLOCKS = 6
 """Blocks that it takes to know how large prompts are."""
-TELLS = 0.9
-"""Share of the blocks that must tell."""
 LESS, MORE = 2.5, 1.2
 """By what factors the pool may be smaller, and larger, than the records imply."""
 

@@ -12,6 +12,7 @@ import difflib
 import re
 import zoneinfo
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from math import inf
 from typing import NamedTuple
 
 from kvlogd.errors import ConfigError
@@ -107,6 +108,10 @@ class Stamper:
         self._minute_s = 0.0
         self._hour = b""
         self._hour_s = 0.0
+
+    def latest_s(self) -> float:
+        """Return what no stamp of the log can be later than, in whatever zone it stands; with a year given, anything."""
+        return inf if self.mtime_s is None or self.year is not None else self.mtime_s + DAY_S
 
     def go_on_from(self, last_s: float) -> None:
         """Take up a stream whose last stamp meant `last_s`: the year of the next one follows from it."""
@@ -214,7 +219,7 @@ class Stamper:
             return _nearest(wall, self.year)
         if self.mtime_s is None:
             raise ValueError("neither the year nor the time of the file is known")
-        newest_s = self.mtime_s + DAY_S
+        newest_s = self.latest_s()
         this_year = datetime.fromtimestamp(newest_s, UTC).year
         past = (year for year in range(this_year + 1, this_year - 9, -1) if wall.exists_in(year))
         fitting = (year for year in past if self._to_utc(wall.naive_s(year)) <= newest_s)

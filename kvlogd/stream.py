@@ -7,7 +7,6 @@ Promises: what `harvest` returns fits together: the rows are those of the lines 
 
 from collections.abc import Sequence
 from datetime import tzinfo
-from math import inf
 from typing import NamedTuple
 
 from kvlogd.envelope import Envelope, Unwrapper, sniff
@@ -19,7 +18,7 @@ from kvlogd.piece import Piece
 from kvlogd.pipeline import Pipeline
 from kvlogd.rows import Position
 from kvlogd.scan import Scanner
-from kvlogd.stamp import DAY_S, Stamper
+from kvlogd.stamp import Stamper
 
 REST_S = 15.0
 """Lines without a record wait this long for one: between two records of a busy engine there is only chatter."""
@@ -153,7 +152,7 @@ class Stream:
     def harvest(self) -> Reaped:
         """Return what came of the lines that were read, and forget it."""
         self.pipeline.take(self._scanner.finish())
-        self.pipeline.settle(self._latest_s())
+        self.pipeline.settle(self._stamper.latest_s())
         self._count_losses()
         reaped = Reaped(self.pipeline.harvest(), list(self._positions.values()), self._gaps)
         if reaped.harvest.runs:
@@ -184,16 +183,12 @@ class Stream:
         """Return what changes with each line that tells the time."""
         return self._parser.newest_s, self.pipeline.now_s, self.pipeline.pending()
 
-    def _latest_s(self) -> float:
-        """Return what no stamp of what has been read can be later than, in whatever zone it was written."""
-        return inf if self._stamper.mtime_s is None else self._stamper.mtime_s + DAY_S
-
     def _move_clock(self, *, is_told: bool) -> None:
         """Let lines without records tell that time goes on."""
         if is_told or self._clock_s is None:
             # lines without a stamp, as those of probes and scrapes, do not say that no time has passed
             heard_s, now_s = self._parser.newest_s, self.pipeline.now_s
-            is_sure = heard_s is not None and heard_s <= self._latest_s() and not self.pipeline.leaps.held
+            is_sure = heard_s is not None and heard_s <= self._stamper.latest_s() and not self.pipeline.leaps.held
             times = [time_s for time_s in (heard_s if is_sure else None, now_s) if time_s is not None]
             self._clock_s, self._written_s = max(times, default=None), self._arrived_s
         if self._clock_s is not None and self._clock_s - REST_S >= self.pipeline.next_tick_s:

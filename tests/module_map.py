@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "window": "course quantity eyes",
     "grain": "",
     "curve": "grain",
-    "room": "curve",
+    "room": "curve grain",
     "gates": "curve grain room",
     "ladder": "curve gates grain room",
     "pace": "course curve",
