@@ -9,23 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kvlogd.curve import (
-    FLOOR,
-    NOISY_S,
-    PRINT_STEP,
-    Batch,
-    Block,
-    Shift,
-    Spells,
-    Stretch,
-    batch_of,
-    block_of,
-    climbs,
-    compare,
-    joined,
-    lift_of,
-    stretch_of,
-)
+from kvlogd.block import PRINT_STEP, Batch, Block, batch_of, block_of, joined
+from kvlogd.curve import FLOOR, Shift, Stretch, compare, lift_of, stretch_of
 from kvlogd.gates import (
     GRADUAL,
     Balance,
@@ -45,6 +30,7 @@ from kvlogd.gates import (
 from kvlogd.grain import Grain, growth_between
 from kvlogd.model import Stats
 from kvlogd.room import Size, implied, prompt_of, told
+from kvlogd.spells import NOISY_S, Spells, climbs
 
 BATCH_RECORDS = 10
 
@@ -209,9 +195,10 @@ class Ladder:
         closed = False
         for state in self._levels:
             state.pending.append(batch)
-            state.missing -= len(batch.usages)
+            state.missing -= batch.records
             if not state.missing:
-                self._close(state, block_of(joined(state.pending), interval_s), size)
+                block = block_of(joined(state.pending), interval_s, noisy=state.level.batches == 1)
+                self._close(state, block, size)
                 state.pending, state.missing = [], state.level.batches * BATCH_RECORDS
                 closed = True
         return closed

@@ -14,11 +14,12 @@ from itertools import pairwise
 
 from pydantic import BaseModel, ConfigDict
 
+from kvlogd.block import PRINT_STEP, median
 from kvlogd.course import newest
-from kvlogd.curve import NOISY_S, PRINT_STEP, Spell, Spells, climbs, median
 from kvlogd.eyes import as_record
 from kvlogd.fields import Count, Duration, Points
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
+from kvlogd.spells import NOISY_S, Spell, Spells, climbs
 from kvlogd.tally import per_request
 from kvlogd.window import Window
 

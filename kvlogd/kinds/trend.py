@@ -11,7 +11,7 @@ from math import sqrt
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from kvlogd.curve import FULL, median
+from kvlogd.block import FULL, median
 from kvlogd.fields import Count, Duration, Points, SignalName
 from kvlogd.ladder import Ladder, Verdict
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per

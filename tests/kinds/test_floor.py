@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlogd.curve import Spell, Spells
 from kvlogd.kinds import floor
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Run, Stats
+from kvlogd.spells import Spell, Spells
 from kvlogd.window import Window
 
 
