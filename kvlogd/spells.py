@@ -26,13 +26,33 @@ class Spell(NamedTuple):
     usage: float
 
 
-class Spells:
-    """The idle spells of one run: the latest whole, older ones thinned out, and the stretch that stays raised."""
+class Raised:
+    """The spells since the idle usage was last near its lowest, thinned out."""
 
-    def __init__(self, rises_by: float, drop: float = DROP) -> None:
-        self.rises_by = rises_by
+    def __init__(self, by: float) -> None:
+        self.by = by
+        """From so far above the lowest on."""
+        self.spells: list[Spell] = []
+        self.low_s: float | None = None
+        """When a spell that was near the lowest ended last."""
+
+    def take(self, spell: Spell, lowest: float, *, anew: bool) -> None:
+        """Take in a spell, or what became of the latest one."""
+        if spell.usage < lowest + self.by - 1e-9:
+            self.spells, self.low_s = [], spell.end_s
+        elif anew or not self.spells:
+            self.spells.append(spell)
+            if len(self.spells) > KEPT:
+                self.spells = self.spells[:1] + self.spells[2::2]
+        else:
+            self.spells[-1] = spell
+
+
+class Spells:
+    """The idle spells of one run: the latest whole, older ones thinned out, and those that stay raised."""
+
+    def __init__(self, drop: float = DROP) -> None:
         self._drop = drop
-        self._worked = True
         self._stride = 1
         self.count = 0
         self.lowest: float | None = None
@@ -41,41 +61,28 @@ class Spells:
         self.past: list[Spell] = []
         """Finished spells, oldest first, each `stride`-th of them."""
         self.latest: deque[Spell] = deque(maxlen=41)
-        self.raised: list[Spell] = []
-        """Spells since the usage was last near the lowest, thinned out like `past`."""
-        self.low_s: float | None = None
-        """When a spell that was near the lowest ended last."""
         self.last_drop: int | None = None
         """Number of the spell that last fell below the one before it."""
+        self._raised: dict[float, Raised] = {}
 
-    def work(self) -> None:
-        """Take in that all of the next records were busy."""
-        self._worked = True
+    def above(self, by: float) -> Raised:
+        """Return the spells that stay so far above the lowest; it goes on with each record."""
+        if by not in self._raised:
+            raised = self._raised[by] = Raised(by)
+            kept = [spell for spell in self.past if spell.end_s < self.latest[0].start_s]
+            for spell in (*kept, *self.latest):
+                raised.take(spell, self.lowest or 0.0, anew=True)
+        return self._raised[by]
 
-    def take(self, records: Sequence[Stats], interval_s: float | None) -> bool:
-        """Take in the next records; return whether the engine was idle in one of them."""
-        idle = False
-        for stats in records:
-            if stats.running or stats.waiting:
-                self._worked = True
-            else:
-                idle = self.observe(stats, interval_s)
-        return idle
-
-    def observe(self, stats: Stats, interval_s: float | None) -> bool:
-        """Take in a record; return whether it was idle."""
-        if stats.running or stats.waiting:
-            self._worked = True
-            return False
-        worked = self._worked or stats.prompt_tps > 0 or stats.generation_tps > 0
-        self._worked = False
+    def observe(self, stats: Stats, interval_s: float | None, *, worked: bool) -> None:
+        """Take in an idle record; `worked`: the one before it was not idle."""
+        worked = worked or stats.prompt_tps > 0 or stats.generation_tps > 0
         usage = stats.kv_usage
         last = self.latest[-1] if self.latest else None
         if last is not None and (not worked or stats.ts_s - last.start_s < NEAR * (interval_s or 10.0)):
             self._extend(last, stats.ts_s, usage)
         else:
             self._begin(last, Spell(stats.ts_s, stats.ts_s, usage))
-        return True
 
     def _extend(self, last: Spell, at_s: float, usage: float) -> None:
         spell = Spell(last.start_s, at_s, min(last.usage, usage))
@@ -102,14 +109,8 @@ class Spells:
         if self.lowest is None or spell.usage < self.lowest:
             self.lowest = spell.usage
         self.at_lowest += spell.usage <= self.lowest + self._drop
-        if spell.usage < self.lowest + self.rises_by - 1e-9:
-            self.raised, self.low_s = [], spell.end_s
-        elif anew or not self.raised:
-            self.raised.append(spell)
-            if len(self.raised) > KEPT:
-                self.raised = self.raised[:1] + self.raised[2::2]
-        else:
-            self.raised[-1] = spell
+        for raised in self._raised.values():
+            raised.take(spell, self.lowest, anew=anew)
 
 
 def climbs(raised: Sequence[Spell], step: float = PRINT_STEP) -> bool:

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "source": "cutter",
     "engines": "",
     "course": "",
-    "window": "course quantity eyes",
+    "window": "course quantity eyes spells",
     "grain": "",
     "block": "course grain",
     "spells": "block",

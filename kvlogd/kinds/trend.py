@@ -88,7 +88,7 @@ class LoadTrend:
             fresh, idled = window.fresh(self._taken), window.idled > self._taken
             self._taken = window.count
             size = Size(window.run.kv_tokens, window.run.max_model_len)
-            if self._ladder.take(fresh, window.interval_s, size, idled=idled):
+            if self._ladder.take(fresh, window.interval_s, size, window.spells, idled=idled):
                 self._judgement = self._look(window)
             self.ripe = self._taken + self._ladder.missing()
         return self._judgement
