@@ -49,6 +49,8 @@ class Rung(NamedTuple):
     """Short enough for some huge requests to outlast it: their pace must not have fallen, and no such shift may have
     come and gone over the shortest stretch. Once the run has more blocks than this, its records must show that the
     requests are as long as they were, and the shift must have come lately."""
+    every: int = 1
+    """Compared at each so-many-th block: a stretch of many hours changes little in minutes."""
 
 
 class Level(NamedTuple):
@@ -63,8 +65,8 @@ class Level(NamedTuple):
 
 LEVELS = (
     Level(1, 1, (Rung(3, 2, 0.08, 60), Rung(6, 2, 0.06, 60))),
-    Level(6, 3, (Rung(3, 2, 0.06, wary=48), Rung(6, 2, 0.045, wary=72), Rung(12, 3, 0.035), Rung(36, 4, 0.03))),
-    Level(36, 1, (Rung(12, 3, 0.03), Rung(24, 4, 0.025), Rung(48, 6, 0.02))),
+    Level(6, 3, (Rung(3, 2, 0.06, wary=48), Rung(6, 2, 0.045, wary=72), Rung(12, 3, 0.035), Rung(36, 4, 0.03, every=3))),
+    Level(36, 1, (Rung(12, 3, 0.03), Rung(24, 4, 0.025), Rung(48, 6, 0.02, every=2))),
 )
 """At 10 s a record: blocks of 100 s, 10 min and 1 h, stretches from 5 min to 2 days."""
 
@@ -220,6 +222,8 @@ class Ladder:
         rung = rung_state.rung
         if rung.young is not None and state.seen > rung.young:
             rung_state.verdict = None
+            return
+        if state.seen % rung.every:
             return
         if len(state.last) < rung.blocks or len(state.first) < rung.blocks:
             return
