@@ -125,7 +125,7 @@ def batch_of(records: Sequence[Stats]) -> Batch:
     )
 
 
-def joined(batches: Sequence[Batch]) -> Batch:
+def merged(batches: Sequence[Batch]) -> Batch:
     """Return consecutive batches (at least one) as one."""
     if len(batches) == 1:
         return batches[0]

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kvlogd.block import PRINT_STEP, Batch, Block, batch_of, block_of, joined
+from kvlogd.block import PRINT_STEP, Batch, Block, batch_of, block_of, merged
 from kvlogd.curve import FLOOR, Shift, Stretch, compare, lift_of, stretch_of
 from kvlogd.gates import (
     GRADUAL,
@@ -65,7 +65,11 @@ class Level(NamedTuple):
 
 LEVELS = (
     Level(1, 1, (Rung(3, 2, 0.08, 60), Rung(6, 2, 0.06, 60))),
-    Level(6, 3, (Rung(3, 2, 0.06, wary=48), Rung(6, 2, 0.045, wary=72), Rung(12, 3, 0.035), Rung(36, 4, 0.03, every=3))),
+    Level(
+        6,
+        3,
+        (Rung(3, 2, 0.06, wary=48), Rung(6, 2, 0.045, wary=72), Rung(12, 3, 0.035), Rung(36, 4, 0.03, every=3)),
+    ),
     Level(36, 1, (Rung(12, 3, 0.03), Rung(24, 4, 0.025), Rung(48, 6, 0.02, every=2))),
 )
 """At 10 s a record: blocks of 100 s, 10 min and 1 h, stretches from 5 min to 2 days."""
@@ -198,7 +202,7 @@ class Ladder:
             state.pending.append(batch)
             state.missing -= batch.records
             if not state.missing:
-                block = block_of(joined(state.pending), interval_s, noisy=state.level.batches == 1)
+                block = block_of(merged(state.pending), interval_s, noisy=state.level.batches == 1)
                 self._close(state, block, size)
                 state.pending, state.missing = [], state.level.batches * BATCH_RECORDS
                 closed = True

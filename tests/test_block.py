@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlogd import block
-from kvlogd.block import Batch, Block, batch_of, joined, load_bin
+from kvlogd.block import Batch, Block, batch_of, load_bin, merged
 from kvlogd.curve import stretch_of
 from kvlogd.model import Stats
 
@@ -54,7 +54,7 @@ fives = st.integers(1, 3).flatmap(lambda n: st.lists(records, min_size=5 * n, ma
 
 @given(st.lists(fives, min_size=1, max_size=6))
 def test_batches_that_are_joined_are_the_batch_of_all_records(parts: list[list[Stats]]) -> None:
-    whole, found = batch_of([row for part in parts for row in part]), joined([batch_of(part) for part in parts])
+    whole, found = batch_of([row for part in parts for row in part]), merged([batch_of(part) for part in parts])
     assert (found.by_load, found.loads, found.hit_rate) == (whole.by_load, whole.loads, whole.hit_rate)
     numbers = [[value for value in flat(batch) if isinstance(value, int | float)] for batch in (found, whole)]
     assert numbers[0] == pytest.approx(numbers[1], rel=1e-9, abs=1e-9)
