@@ -94,7 +94,9 @@ def part_of(records: Sequence[Stats]) -> Part:
 
 
 def joined(parts: Sequence[Part]) -> Part:
-    """Return several consecutive parts as one."""
+    """Return several consecutive parts (at least one) as one."""
+    if len(parts) == 1:
+        return parts[0]
     columns = list(zip(*parts, strict=True))
     sums = [sum(column) for column in columns[2:10]]
     idle = min([usage for usage in columns[14] if usage is not None], default=None)

@@ -346,6 +346,13 @@ class Bench:
         for work in self._works:
             yield work.rule, work.key.scope, work.last, work.standing
 
+    def is_alerted(self) -> bool:
+        """Return whether there is an alert that is pending or firing."""
+        for work in self._works:
+            if work.standing is not None:
+                return True
+        return False
+
     def standings(self) -> list[Standing]:
         """Return the alerts that are pending or firing."""
         return [work.standing for work in self._works if work.standing is not None]

@@ -441,5 +441,5 @@ class Pipeline:
     def _tick(self, at_s: float) -> None:
         for track in self._tracks.values():
             self._judge(track.bench, track.window, at_s)
-        if self.window.is_suspect() or self._source_bench.standings():
+        if self.window.is_suspect() or self._source_bench.is_alerted():
             self._judge(self._source_bench, self.window, at_s)
