@@ -6,7 +6,8 @@ absolute level proves nothing: up to 0.10.1 the null block is counted, so the fl
 comes back by itself (a lease of a prefill/decode pair, 480 s by default) is no leak, so the rise must climb over
 several spells, or outlast the longest lease; and where idle usage has been seen to fall, it must clear its noise.
 Where /metrics is read, each idle scrape is such a record too, and its usage is exact: less of a rise counts then.
-Cannot see: an engine that never idles; a residue that was there before the run's first idle spell.
+What was lost before the first idle spell shows where the engine once worked with less than it ever holds idle.
+Cannot see: an engine that never idles; a residue that was there before the run's first records.
 """
 
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ STANDS_S = 9.0
 """vLLM prints two records of an idle engine, at its usual interval so far apart."""
 UNSURE_SPELLS = 6
 """Raised spells that count where the floor was seen but once: so many never fall in a row by chance."""
+FEW = 3
+"""So many requests may end in an engine's last step."""
 
 
 EXACT = 0.4
@@ -81,6 +84,8 @@ class Floor:
         idle = self._take(window) | self._take_exact(window)
         if idle or (window.count and isinstance(self._judgement, NoEvidence)):
             by_log = self._look(window, self._spells, PRINT_STEP)
+            if not isinstance(by_log, Finding):
+                by_log = held_more_than_at_work(window, self._spells, self._params) or by_log
             by_scrape = self._look(window, self._exact, EXACT_STEP) if self._exact.count else by_log
             self._judgement = by_scrape if isinstance(by_scrape, Finding) else by_log
             self.rest_s = 0.0 if self._spells.raised or self._exact.raised else CALM_S
@@ -113,7 +118,7 @@ class Floor:
             return Clear()
         unleased = window.has_connector is False and spells.last_drop is None
         if unleased and self._settled(spells, step):
-            return _finding(window, spells)
+            return _finding(window, spells, spells.raised, spells.low_s)
         wanted = self._params.spells if spells.at_lowest >= SURE_FLOOR else max(UNSURE_SPELLS, self._params.spells)
         if len(spells.raised) < wanted:
             return Abstained(f"blocks are held over {len(spells.raised)} idle spells; {wanted} tell it from a lease")
@@ -121,7 +126,7 @@ class Floor:
             return Abstained("the idle residue may still be a lease that ends: it neither climbs nor lasts long enough")
         if window.has_connector and not outgrows_leases(window, spells):
             return Abstained("leases of the requests of the last minutes may hold what is in use on the idle engine")
-        return _finding(window, spells)
+        return _finding(window, spells, spells.raised, spells.low_s)
 
     def _settled(self, spells: Spells, step: float) -> bool:
         """Return whether blocks that no lease can hold stayed over two spells, or climb from an unsure floor.
@@ -148,6 +153,28 @@ class Floor:
         if lasted_s >= self._params.hold:
             return True
         return not leases and lasted_s >= self._params.climb_within and climbs(spells.raised, step)
+
+
+def held_more_than_at_work(window: Window, spells: Spells, params: Params) -> Finding | None:
+    """Return a finding where the run once worked with less than it ever held idle: what went before its first spell.
+
+    Its floor, whatever it consists of, was no higher then. What the last requests held, were it given back with the
+    next step only, is no more than a few requests hold, or falls by chance within some spells.
+    """
+    if window.has_connector is not False or spells.last_drop is not None or (spells.lowest or 0.0) < params.rises_by:
+        return None
+    parts = [*window.course.parts, *window.course.latest]
+    least = min(parts, key=lambda part: part.least_usage, default=None)
+    risen = 0.0 if least is None else (spells.lowest or 0.0) - least.least_usage
+    if least is None or risen < params.rises_by:
+        return None
+    each = sum([part.usage for part in parts]) / max(1, sum([part.running for part in parts]))
+    held = [*spells.past, spells.latest[-1]]
+    if spells.count < (params.spells if risen >= FEW * each else max(UNSURE_SPELLS, params.spells)):
+        return None
+    if held[-1].end_s - held[0].start_s < params.hold:
+        return None
+    return _finding(window, spells, held, least.end_s, least.least_usage)
 
 
 def outgrows_leases(window: Window, spells: Spells) -> bool:
@@ -179,17 +206,21 @@ def climbs_over_noise(past: Sequence[Spell], latest: Sequence[Spell]) -> bool:
     return min([spell.usage for spell in list(latest)[-20:]]) >= older[int(0.95 * (len(older) - 1))] + margin
 
 
-def _finding(window: Window, spells: Spells) -> Finding:
-    lowest, raised = spells.lowest or 0.0, spells.raised
+def _finding(
+    window: Window, spells: Spells, raised: Sequence[Spell], low_s: float | None, at_work: float | None = None
+) -> Finding:
+    lowest = (spells.lowest or 0.0) if at_work is None else at_work
     held = raised[-1].usage
     # it rose at some time since the floor was last seen: a rate from the first raised spell on would be far too fast
-    hours = (raised[-1].end_s - (raised[0].start_s if spells.low_s is None else spells.low_s)) / 3600
+    hours = (raised[-1].end_s - (raised[0].start_s if low_s is None else low_s)) / 3600
     evidence = {
         "idle_usage": held,
-        "lowest_idle_usage": lowest,
+        "lowest_idle_usage": spells.lowest or 0.0,
         "spells": float(len(raised)),
         "lasted_s": raised[-1].end_s - raised[0].start_s,
     }
+    if at_work is not None:
+        evidence["busy_usage"] = at_work
     if hours > 0:
         rate = (held - lowest) / hours
         evidence["lost_per_h"] = rate
