@@ -168,7 +168,8 @@ def held_more_than_at_work(window: Window, spells: Spells, params: Params) -> Fi
     risen = 0.0 if least is None else (spells.lowest or 0.0) - least.least_usage
     if least is None or risen < params.rises_by:
         return None
-    each = sum([part.usage for part in parts]) / max(1, sum([part.running for part in parts]))
+    above = sum([part.usage - part.records * least.least_usage for part in parts])
+    each = above / max(1, sum([part.running for part in parts]))
     held = [*spells.past, spells.latest[-1]]
     if spells.count < (params.spells if risen >= FEW * each else max(UNSURE_SPELLS, params.spells)):
         return None
