@@ -64,7 +64,7 @@ class _One:
         """Return what it said when it was asked last."""
         return self._said
 
-    def ask(self, window: Any, at_s: float, *, may_rest: bool) -> bool:
+    def ask(self, window: Any, at_s: float) -> bool:
         """Ask it; return whether it says something else than before."""
         evaluator, before = self._evaluator, self._said
         try:
@@ -74,7 +74,7 @@ class _One:
             self.failures += 1
             times = count_text(self.failures, "time")
             said = Broken(f"the rule failed, {times} so far: {type(error).__name__}")
-        self.due_s = at_s + getattr(evaluator, "rest_s", 0.0) if may_rest else at_s
+        self.due_s = at_s + getattr(evaluator, "rest_s", 0.0)
         self.ripe = getattr(evaluator, "ripe", inf)
         self._said = said
         return said is not before and (type(said) is not type(before) or said != before)
@@ -177,7 +177,7 @@ class _AtWork:
 
     def _excuse(self, excuse: Judge, window: Judged, at_s: float) -> Judgement:
         for one in excuse.ones():
-            one.ask(window, at_s, may_rest=True)
+            one.ask(window, at_s)
         return excuse.said()
 
     def step(self, judgement: Judgement, at_s: float) -> tuple[AlertEvent, ...]:
@@ -195,9 +195,8 @@ class _AtWork:
 class Bench:
     """The rules of one scope, each with the state of its alert.
 
-    A condition rests until it may have something else to say, but not while an alert of it stands; and a rule is put
-    together anew where one of its conditions has said something else, or its alert stands. So most ticks ask few
-    conditions and look at no rule.
+    A condition rests until it may have something else to say; and a rule is put together anew where one of its
+    conditions has said something else, or its alert stands. So most ticks ask few conditions and look at no rule.
     """
 
     def __init__(self, works: Iterable[_AtWork]) -> None:
@@ -260,11 +259,9 @@ class Bench:
         stirred: list[_AtWork] = []
         if not self._is_quiet:
             stirred = [work for work in self._judged if work.standing is not None or type(work.last) is Finding]
-        awake = {one for work in stirred for one in work.when.ones()}
         changed = self._has_excuses
         for one in self._ones:
-            is_due = at_s >= one.due_s or count >= one.ripe or went_back
-            if is_due and one.ask(window, at_s, may_rest=one not in awake):
+            if (at_s >= one.due_s or count >= one.ripe or went_back) and one.ask(window, at_s):
                 changed = True
         self._is_quiet = not (stirred or changed)
         return self._judged if changed else stirred

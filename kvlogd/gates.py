@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from math import exp, sqrt
 from typing import NamedTuple
 
-from kvlogd.curve import Block, Shift, Stretch, median
+from kvlogd.block import Block, median
+from kvlogd.curve import Shift, Stretch
 from kvlogd.grain import Growth
 from kvlogd.room import Tokens
 

@@ -48,27 +48,67 @@ class Growth(NamedTuple):
     """It is more than noise."""
 
 
-def grain_of(usages: Sequence[float], prompts: Sequence[float], interval_s: float) -> Grain:
-    """Return the grain of a block by the usages and prompt throughputs of its records."""
-    rate = sum(prompts) / len(prompts)
-    by_prompts = _half_square_step(prompts)
-    if rate <= 0.0 or by_prompts <= 0.0:
-        return Grain(None, None, None)
-    by_usage = _half_square_step(usages)
+class Steps(NamedTuple):
+    """The steps between some consecutive values."""
+
+    values: int
+    first: float
+    last: float
+    squares: float
+    """Sum of the squared steps."""
+
+
+class Lumps(NamedTuple):
+    """What the grain of some consecutive records follows from: that of several such can be put together."""
+
+    usage: Steps
+    prompts: Steps
+    in_parts: Steps | None
+    """Of the sums of each `PARTS` records; None with fewer records."""
+
+
+def lumps_of(usages: Sequence[float], prompts: Sequence[float]) -> Lumps:
+    """Return the lumps in the usages and prompt throughputs of some consecutive records (at least one)."""
     sums = [sum(prompts[i : i + PARTS]) for i in range(0, len(prompts) - PARTS + 1, PARTS)]
-    by_sums = _half_square_step(sums) if sums else 0.0
+    return Lumps(_steps(usages), _steps(prompts), _steps(sums) if sums else None)
+
+
+def _steps(values: Sequence[float]) -> Steps:
+    return Steps(len(values), values[0], values[-1], sum([(b - a) * (b - a) for a, b in pairwise(values)]))
+
+
+def gathered(several: Sequence[Lumps]) -> Lumps:
+    """Return the lumps of consecutive records as one."""
+    usages, prompts, sums = zip(*several, strict=True)
+    known = [steps for steps in sums if steps is not None]
+    return Lumps(_together(usages), _together(prompts), _together(known) if known else None)
+
+
+def _together(several: Sequence[Steps]) -> Steps:
+    squares = sum([steps.squares for steps in several])
+    squares += sum([(b.first - a.last) * (b.first - a.last) for a, b in pairwise(several)])
+    return Steps(sum([steps.values for steps in several]), several[0].first, several[-1].last, squares)
+
+
+def grain_of(lumps: Lumps, prompt_tps: float, interval_s: float) -> Grain:
+    """Return the grain of records that have such lumps, and so many prompt tokens a second on average."""
+    by_prompts = _half_square_step(lumps.prompts)
+    if prompt_tps <= 0.0 or by_prompts <= 0.0:
+        return Grain(None, None, None)
+    by_usage = _half_square_step(lumps.usage)
+    by_sums = _half_square_step(lumps.in_parts) if lumps.in_parts is not None else 0.0
     return Grain(
-        log(interval_s * by_prompts / rate),
-        log(by_usage / rate) if by_usage >= COARSER_THAN_PRINT**2 / 2 else None,
-        log(interval_s * by_sums / (PARTS * rate)) if by_sums > 0.0 else None,
+        log(interval_s * by_prompts / prompt_tps),
+        log(by_usage / prompt_tps) if by_usage >= COARSER_THAN_PRINT**2 / 2 else None,
+        log(interval_s * by_sums / (PARTS * prompt_tps)) if by_sums > 0.0 else None,
     )
 
 
-def _half_square_step(values: Sequence[float]) -> float:
-    """Return it without what a steady rise, as of a leak, adds to each step."""
-    steps = max(1, len(values) - 1)
-    rise = (values[-1] - values[0]) / steps
-    return max(0.0, sum([(b - a) * (b - a) for a, b in pairwise(values)]) / steps - rise * rise) / 2
+def _half_square_step(steps: Steps) -> float:
+    """Return half the mean squared step, without what a steady rise, as of a leak, adds to each."""
+    n = max(1, steps.values - 1)
+    rise = (steps.last - steps.first) / n
+    return max(0.0, steps.squares / n - rise * rise) / 2
 
 
 def growth_between(before: Sequence[Grain], now: Sequence[Grain]) -> Growth | None:

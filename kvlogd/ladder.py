@@ -9,23 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kvlogd.curve import (
-    FLOOR,
-    NOISY_S,
-    PRINT_STEP,
-    Batch,
-    Block,
-    Shift,
-    Spells,
-    Stretch,
-    batch_of,
-    block_of,
-    climbs,
-    compare,
-    joined,
-    lift_of,
-    stretch_of,
-)
+from kvlogd.block import PRINT_STEP, Batch, Block, batch_of, block_of, joined
+from kvlogd.curve import FLOOR, Shift, Stretch, compare, lift_of, stretch_of
 from kvlogd.gates import (
     GRADUAL,
     Balance,
@@ -45,6 +30,7 @@ from kvlogd.gates import (
 from kvlogd.grain import Grain, growth_between
 from kvlogd.model import Stats
 from kvlogd.room import Size, implied, prompt_of, told
+from kvlogd.spells import NOISY_S, Spells, climbs
 
 BATCH_RECORDS = 10
 
@@ -163,22 +149,21 @@ class Ladder:
         """As many as the smallest blocks are of: those of a young run end with it."""
         self._turnovers = 0.0
         """Of the run so far, as far as the smallest blocks tell."""
-        self._spells = Spells(IDLE.by)
         self._idle: Verdict | None = None
         self.verdicts: list[Verdict] = []
         self.compared = False
         """Some stretch has been compared with its reference at a load that both saw."""
 
-    def take(self, records: Sequence[Stats], interval_s: float | None, size: Size, *, idled: bool = True) -> bool:
+    def take(
+        self, records: Sequence[Stats], interval_s: float | None, size: Size, spells: Spells, *, idled: bool
+    ) -> bool:
         """Take in the next records; return whether `verdicts` may have changed: a block is complete, or it idled.
 
-        Where it is known that all of them are busy, `idled` may say so.
+        `spells` are all of the run so far; `idled`: the engine was idle in one of the records.
         """
         changed = False
-        if not idled:
-            self._spells.work()
-        elif self._spells.take(records, interval_s):
-            before, self._idle = self._idle, judge_idle(self._spells)
+        if idled:
+            before, self._idle = self._idle, judge_idle(spells)
             changed = before is not None or self._idle is not None
         self._pending += records
         while len(self._pending) >= self._batch_records:
@@ -188,7 +173,7 @@ class Ladder:
             self._levels = [state for state in self._levels if not self._outgrown(state, size)]
             if self._levels and not self._levels[0].pending:
                 self._batch_records = self._levels[0].level.batches * BATCH_RECORDS
-            least_s = 0.0 if self._spells.last_drop is None else NOISY_S
+            least_s = 0.0 if spells.last_drop is None else NOISY_S
             self.verdicts = [v for s in self._levels for v in s.verdicts() if v.stretch_s >= least_s]
             if self._idle is not None:
                 self.verdicts.append(self._idle)
@@ -209,9 +194,10 @@ class Ladder:
         closed = False
         for state in self._levels:
             state.pending.append(batch)
-            state.missing -= len(batch.usages)
+            state.missing -= batch.records
             if not state.missing:
-                self._close(state, block_of(joined(state.pending), interval_s), size)
+                block = block_of(joined(state.pending), interval_s, noisy=state.level.batches == 1)
+                self._close(state, block, size)
                 state.pending, state.missing = [], state.level.batches * BATCH_RECORDS
                 closed = True
         return closed
@@ -274,7 +260,7 @@ IDLE_HOLD_S = 660.0
 
 def judge_idle(spells: Spells) -> Verdict | None:
     """Return a verdict where the usage at load 0 climbs from idle spell to idle spell and has never come back."""
-    raised = spells.raised
+    raised = spells.above(IDLE.by).spells
     if len(raised) < IDLE.blocks or spells.last_drop is not None or spells.lowest is None or not climbs(raised):
         return None
     lasted_s = raised[-1].end_s - raised[0].start_s

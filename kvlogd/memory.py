@@ -26,6 +26,7 @@ _HOMES = {
     for name in (
         "agenda",
         "alerts",
+        "block",
         "course",
         "curve",
         "engines",
@@ -37,6 +38,7 @@ _HOMES = {
         "leap",
         "model",
         "pace",
+        "spells",
         "tally",
         "track",
         "work",

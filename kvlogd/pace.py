@@ -15,8 +15,8 @@ from math import log
 from operator import mul
 from typing import Any, NamedTuple
 
+from kvlogd.block import median
 from kvlogd.course import PART_RECORDS, Part, joined
-from kvlogd.curve import median
 from kvlogd.model import Latency, Scrape
 
 CROWDED = 0.9

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from kvlogd import chart
-from kvlogd.curve import median
+from kvlogd.block import median
 from kvlogd.model import AlertEvent, AlertState, MemorySight, Occupancy, Panel, Sight
 from kvlogd.reading import GPU_SOURCE, HOST_SOURCE
 

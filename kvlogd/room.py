@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import exp
 from typing import NamedTuple
 
-from kvlogd.curve import PRINT_STEP, Block
+from kvlogd.block import PRINT_STEP, Block
 from kvlogd.grain import TELLS
 
 LEAST_BLOCKS = 6

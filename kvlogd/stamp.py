@@ -110,7 +110,7 @@ class Stamper:
         self._hour_s = 0.0
 
     def latest_s(self) -> float:
-        """Return what no stamp of the log can be later than, in whatever zone it stands; with a year given, anything."""
+        """Return what no stamp of the log can be later than, in whatever zone; with a year given, anything."""
         return inf if self.mtime_s is None or self.year is not None else self.mtime_s + DAY_S
 
     def go_on_from(self, last_s: float) -> None:

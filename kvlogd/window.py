@@ -11,7 +11,10 @@ from kvlogd.course import LEAST_PARTS, Course, PastLife, newest
 from kvlogd.eyes import Eyes, as_record
 from kvlogd.model import Event, EventKind, Run, Scrape, Stats
 from kvlogd.quantity import Unit
+from kvlogd.spells import Spells
 
+CROWDED = 0.8
+"""Usage below which no request is ever evicted."""
 RECENT = 720
 """Records that are kept whole: 2 hours at vLLM's default interval of 10 s."""
 HANGS_S = 180.0
@@ -33,6 +36,8 @@ class Window:
         self.count = 0
         self.idled = 0
         """Number of the latest record with nothing running or waiting, counted from 1; 0: there was none."""
+        self.crowded = 0
+        """The same of the latest record with a pool as full as `CROWDED`."""
         self.interval_s: float | None = None
         """The usual time between two records: the smallest gap that came twice running."""
         self.zero_since_s: float | None = None
@@ -41,6 +46,7 @@ class Window:
         """Time of the first of the latest records that repeat each other bit by bit, with work and no throughput."""
         self.events: dict[EventKind, deque[float]] = {}
         self.course = Course()
+        self.spells = Spells()
         self.past: tuple[PastLife, ...] = ()
         """The engine's lives before this one, the latest last."""
         self.killed = False
@@ -101,6 +107,8 @@ class Window:
                 self._gap_s = gap_s
         self.last = stats
         self.count += 1
+        if stats.kv_usage >= CROWDED:
+            self.crowded = self.count
         self.recent.append(stats)
         self.course.observe(stats)
         if stats.running or stats.waiting:
@@ -112,6 +120,7 @@ class Window:
                 self._standstill(stats, last)
         else:
             self.zero_since_s = self.frozen_since_s = None
+            self.spells.observe(stats, self.interval_s, worked=self.idled != self.count - 1)
             self.idled = self.count
 
     def _standstill(self, stats: Stats, last: Stats | None) -> None:

@@ -25,17 +25,19 @@ MAY_IMPORT = {
     "source": "cutter",
     "engines": "",
     "course": "",
-    "window": "course quantity eyes",
+    "window": "course quantity eyes spells",
     "grain": "",
-    "curve": "grain",
-    "room": "curve grain",
-    "gates": "curve grain room",
-    "ladder": "curve gates grain room",
-    "pace": "course curve",
+    "block": "course grain",
+    "spells": "block",
+    "curve": "block grain",
+    "room": "block grain",
+    "gates": "block curve grain room",
+    "ladder": "block curve gates grain room spells",
+    "pace": "block course",
     "gauge": "quantity reading",
     "fields": "gauge quantity window",
     "kinds": "gauge kinds window",
-    "kinds.*": "window fields course curve room ladder pace gauge reading eyes tally work",
+    "kinds.*": "window fields block course spells room ladder pace gauge reading eyes tally work",
     "yamlfile": "quantity",
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",
@@ -168,7 +170,7 @@ MAY_IMPORT = {
     "advice": "quantity",
     "notifycli": "advice bulletin channel clock config postman quantity",
     "layout": "",
-    "panel": "chart curve reading",
+    "panel": "block chart reading",
     "letter": "layout notice panel proof quantity rules",
     "picture": "chart notice panel quantity",
     "bulletin": "advice layout letter notice quantity",
@@ -206,8 +208,9 @@ MAY_NAME = {
 }
 
 PURE = (
-    "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window curve grain "
-    "gates room ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status functions "
+    "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window block spells "
+    "curve grain gates room ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status "
+    "functions "
     "sheet checkup manual pace proposal minutes statements days rollup course table telemetry alerting "
     "bookkeeping views reading gauge sideline agenda outbox line plan board parcel advice parcel "
     " layout letter bulletin panel proof   exposition eyes harvest "

@@ -4,7 +4,8 @@ from collections import deque
 
 import pytest
 
-from kvlogd.curve import Shift, batch_of, block_of, stretch_of
+from kvlogd.block import batch_of, block_of
+from kvlogd.curve import Shift, stretch_of
 from kvlogd.gates import (
     Balance,
     came_and_went,

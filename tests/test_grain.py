@@ -7,11 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlogd.grain import Grain, grain_of, growth_between
+from kvlogd import grain
+from kvlogd.grain import Grain, growth_between, lumps_of
 from kvlogd.model import Stats
 from tests.crowd import closed_loop
 
 BLOCK = 60
+
+
+def grain_of(usages: Sequence[float], prompts: Sequence[float], interval_s: float) -> Grain:
+    return grain.grain_of(lumps_of(usages, prompts), sum(prompts) / len(prompts), interval_s)
 
 
 def grains_of(rows: Sequence[Stats]) -> list[Grain]:

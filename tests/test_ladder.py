@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kvlogd.ladder import Ladder
 from kvlogd.model import Stats
 from kvlogd.room import Size
+from kvlogd.spells import Spells
 from tests.crowd import closed_loop
 
 POOL = 100_000
@@ -35,11 +36,27 @@ def traffic(
         yield Stats(i * interval_s, 1, 0, None, prompt_each * r, 30.0 * r, r, 0, kv, prefix_hit_rate=hit_rate)
 
 
+class Fed:
+    """A ladder that is fed with records one by one, as a run's window would do it."""
+
+    def __init__(self, size: Size) -> None:
+        self.ladder, self._spells, self._size = Ladder(), Spells(), size
+        self._worked = True
+
+    def take(self, stats: Stats, interval_s: float | None) -> bool:
+        """Take in a record; return whether the verdicts may have changed."""
+        idle = not (stats.running or stats.waiting)
+        if idle:
+            self._spells.observe(stats, interval_s, worked=self._worked)
+        self._worked = not idle
+        return self.ladder.take([stats], interval_s, self._size, self._spells, idled=idle)
+
+
 def first_fire(rows: Iterator[Stats], *, kv_tokens: int | None = POOL, interval_s: float = 10.0) -> int | None:
     """Return the number of the record at which the ladder first says leak."""
-    ladder = Ladder()
+    fed = Fed(Size(kv_tokens, None))
     for i, stats in enumerate(rows):
-        if ladder.take([stats], interval_s, Size(kv_tokens, None)) and ladder.verdicts:
+        if fed.take(stats, interval_s) and fed.ladder.verdicts:
             return i
     return None
 
@@ -114,10 +131,10 @@ def test_contexts_that_come_out_of_the_prefix_cache_do_not_turn_over() -> None:
 
 
 def test_a_full_pool_tells_nothing() -> None:
-    ladder = Ladder()
+    fed = Fed(Size(POOL, None))
     for stats in traffic(2000, lambda _i, _r: 0.99):
-        ladder.take([stats], 10.0, Size(POOL, None))
-    assert not ladder.compared
+        fed.take(stats, 10.0)
+    assert not fed.ladder.compared
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -185,10 +202,10 @@ def test_a_residue_that_climbs_over_idle_spells_is_a_leak_at_load_0() -> None:
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 9), st.floats(0, 1), st.floats(0, 1e5)), max_size=80))
 @settings(deadline=None)
 def test_no_input_raises(rows: list[tuple[int, int, float, float]]) -> None:
-    ladder = Ladder()
+    fed = Fed(Size(1000, None))
     for i in range(8):
         for j, (running, waiting, usage, tps) in enumerate(rows):
-            ladder.take([Stats(1000.0 * i + j, 1, 0, None, tps, tps, running, waiting, usage)], None, Size(1000, None))
+            fed.take(Stats(1000.0 * i + j, 1, 0, None, tps, tps, running, waiting, usage), None)
 
 
 def test_where_idle_usage_falls_by_itself_only_a_day_tells() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvlogd.curve import Block, batch_of, block_of
+from kvlogd.block import Block, batch_of, block_of
 from kvlogd.room import Room, Size, Tokens, implied, prompt_of, told
 from tests.crowd import closed_loop
 

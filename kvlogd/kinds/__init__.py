@@ -5,8 +5,7 @@ A kind has NAME, SCOPES, a frozen `Params` model, and `make(params)`, which retu
 others with ALONE. To add a kind, write its module and its test, and name it here.
 
 An evaluator is asked at each tick, unless it says that it may rest: for `rest_s` seconds, but no longer than until the
-run has `ripe` records. Both are looked at after each judgement, which stands meanwhile. While an alert stands it is
-asked at each tick whatever it says.
+run has `ripe` records. Both are looked at after each judgement, which stands meanwhile.
 """
 
 from collections.abc import Mapping

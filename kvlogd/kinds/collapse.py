@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from kvlogd.curve import median
+from kvlogd.block import median
 from kvlogd.fields import Count, Duration, Points
 from kvlogd.model import Abstained, Clear, EventKind, Finding, Judgement, NoEvidence, Per, Stats
 from kvlogd.window import Window

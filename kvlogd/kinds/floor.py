@@ -15,11 +15,12 @@ from itertools import pairwise
 
 from pydantic import BaseModel, ConfigDict
 
+from kvlogd.block import PRINT_STEP, median
 from kvlogd.course import newest
-from kvlogd.curve import NOISY_S, PRINT_STEP, Spell, Spells, climbs, median
 from kvlogd.eyes import as_record
 from kvlogd.fields import Count, Duration, Points
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
+from kvlogd.spells import NOISY_S, Raised, Spell, Spells, climbs
 from kvlogd.tally import per_request
 from kvlogd.window import Window
 
@@ -75,115 +76,113 @@ class Floor:
         self._params = params
         self._taken = self._scraped = 0
         self.rest_s = 0.0
-        self._spells = Spells(params.rises_by)
-        self._exact = Spells(EXACT * params.rises_by, EXACT_STEP)
+        self._exact = Spells(EXACT_STEP)
+        self._worked = True
+        """The scrape before was not idle."""
         self._judgement: Judgement = NoEvidence()
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return the verdict on the idle spells so far; it changes only with a new idle record."""
-        idle = self._take(window) | self._take_exact(window)
-        if idle or (window.count and isinstance(self._judgement, NoEvidence)):
-            by_log = self._look(window, self._spells, PRINT_STEP)
-            if not isinstance(by_log, Finding):
-                by_log = held_more_than_at_work(window, self._spells, self._params) or by_log
-            by_scrape = self._look(window, self._exact, EXACT_STEP) if self._exact.count else by_log
-            self._judgement = by_scrape if isinstance(by_scrape, Finding) else by_log
-            self.rest_s = 0.0 if self._spells.raised or self._exact.raised else CALM_S
-        return self._judgement
-
-    def _take(self, window: Window) -> bool:
-        """Take in the new records; return whether the engine was idle in one."""
-        idle = False
-        if window.idled > self._taken:
-            idle = self._spells.take(window.fresh(self._taken), window.interval_s)
-        elif window.count > self._taken:
-            self._spells.work()
+        idle = self._take_exact(window) or window.idled > self._taken
         self._taken = window.count
-        return idle
+        if idle or (window.count and isinstance(self._judgement, NoEvidence)):
+            raised, exactly = (
+                window.spells.above(self._params.rises_by),
+                self._exact.above(EXACT * self._params.rises_by),
+            )
+            by_log = self._look(window, window.spells, raised, PRINT_STEP)
+            if not isinstance(by_log, Finding):
+                by_log = held_more_than_at_work(window, self._params) or by_log
+            by_scrape = self._look(window, self._exact, exactly, EXACT_STEP) if self._exact.count else by_log
+            self._judgement = by_scrape if isinstance(by_scrape, Finding) else by_log
+            self.rest_s = 0.0 if raised.spells or exactly.spells else CALM_S
+        return self._judgement
 
     def _take_exact(self, window: Window) -> bool:
         """Take in the new scrapes; return whether the engine was idle in one."""
         idle, eyes = False, window.eyes
         if eyes.count > self._scraped:
-            for scrape in newest(eyes.recent, eyes.count - self._scraped):
-                stats = as_record(scrape)
-                idle |= stats is not None and self._exact.observe(stats, None)
+            for stats in filter(None, map(as_record, newest(eyes.recent, eyes.count - self._scraped))):
+                worked, self._worked = self._worked, bool(stats.running or stats.waiting)
+                if not self._worked:
+                    self._exact.observe(stats, None, worked=worked)
+                    idle = True
             self._scraped = eyes.count
         return idle
 
-    def _look(self, window: Window, spells: Spells, step: float) -> Judgement:
+    def _look(self, window: Window, spells: Spells, raised: Raised, step: float) -> Judgement:
         if spells.count < 2:
             return Abstained("fewer than two idle spells in this run: wait for the engine to idle again")
-        if not spells.raised:
+        if not raised.spells:
             return Clear()
         unleased = window.has_connector is False and spells.last_drop is None
-        if unleased and self._settled(spells, step):
-            return _finding(window, spells, spells.raised, spells.low_s)
+        if unleased and self._settled(spells, raised, step):
+            return _finding(window, spells, raised)
         wanted = self._params.spells if spells.at_lowest >= SURE_FLOOR else max(UNSURE_SPELLS, self._params.spells)
-        if len(spells.raised) < wanted:
-            return Abstained(f"blocks are held over {len(spells.raised)} idle spells; {wanted} tell it from a lease")
-        if not self._persists(spells, step, bool(window.has_connector)):
+        if len(raised.spells) < wanted:
+            return Abstained(f"blocks are held over {len(raised.spells)} idle spells; {wanted} tell it from a lease")
+        if not self._persists(spells, raised.spells, step, bool(window.has_connector)):
             return Abstained("the idle residue may still be a lease that ends: it neither climbs nor lasts long enough")
-        if window.has_connector and not outgrows_leases(window, spells):
+        if window.has_connector and not outgrows_leases(window, spells, raised.spells):
             return Abstained("leases of the requests of the last minutes may hold what is in use on the idle engine")
-        return _finding(window, spells, spells.raised, spells.low_s)
+        return _finding(window, spells, raised)
 
-    def _settled(self, spells: Spells, step: float) -> bool:
+    def _settled(self, spells: Spells, raised: Raised, step: float) -> bool:
         """Return whether blocks that no lease can hold stayed over two spells, or climb from an unsure floor.
 
         Where it is twice as much as counts, one spell of two records is enough: an engine that works through the day,
         or for hours on a batch, idles too seldom to wait for the next.
         """
-        raised, now = spells.raised, spells.raised[-1]
+        held, now = raised.spells, raised.spells[-1]
         is_sure = spells.at_lowest >= SURE_FLOOR
-        if (
-            is_sure
-            and now.end_s - now.start_s >= STANDS_S
-            and now.usage >= (spells.lowest or 0.0) + 2 * spells.rises_by
-        ):
+        if is_sure and now.end_s - now.start_s >= STANDS_S and now.usage >= (spells.lowest or 0.0) + 2 * raised.by:
             return True
-        if len(raised) < 2 or now.end_s - raised[0].start_s < self._params.settles:
+        if len(held) < 2 or now.end_s - held[0].start_s < self._params.settles:
             return False
-        return is_sure or (len(raised) >= self._params.spells and climbs(raised, step))
+        return is_sure or (len(held) >= self._params.spells and climbs(held, step))
 
-    def _persists(self, spells: Spells, step: float, leases: bool) -> bool:
-        lasted_s = spells.raised[-1].end_s - spells.raised[0].start_s
+    def _persists(self, spells: Spells, raised: Sequence[Spell], step: float, leases: bool) -> bool:
+        lasted_s = raised[-1].end_s - raised[0].start_s
         if spells.last_drop is not None:
             return lasted_s >= NOISY_S and climbs_over_noise([*spells.past, spells.latest[-1]], spells.latest)
         if lasted_s >= self._params.hold:
             return True
-        return not leases and lasted_s >= self._params.climb_within and climbs(spells.raised, step)
+        return not leases and lasted_s >= self._params.climb_within and climbs(raised, step)
 
 
-def held_more_than_at_work(window: Window, spells: Spells, params: Params) -> Finding | None:
+def held_more_than_at_work(window: Window, params: Params) -> Finding | None:
     """Return a finding where the run once worked with less than it ever held idle: what went before its first spell.
 
     Its floor, whatever it consists of, was no higher then. What the last requests held, were it given back with the
     next step only, is no more than a few requests hold, or falls by chance within some spells.
     """
-    if window.has_connector is not False or spells.last_drop is not None or (spells.lowest or 0.0) < params.rises_by:
+    spells = window.spells
+    lowest = spells.lowest or 0.0
+    if window.has_connector is not False or spells.last_drop is not None or lowest < params.rises_by:
+        return None
+    if spells.count < params.spells:
         return None
     parts = [*window.course.parts, *window.course.latest]
     least = min(parts, key=lambda part: part.least_usage, default=None)
-    risen = 0.0 if least is None else (spells.lowest or 0.0) - least.least_usage
-    if least is None or risen < params.rises_by:
+    if least is None or lowest - least.least_usage < params.rises_by:
         return None
     above = sum([part.usage - part.records * least.least_usage for part in parts])
-    each = above / max(1, sum([part.running for part in parts]))
-    held = [*spells.past, spells.latest[-1]]
-    if spells.count < (params.spells if risen >= FEW * each else max(UNSURE_SPELLS, params.spells)):
+    few = FEW * above / max(1, sum([part.running for part in parts]))
+    if lowest - least.least_usage < few and spells.count < UNSURE_SPELLS:
         return None
-    if held[-1].end_s - held[0].start_s < params.hold:
+    held = Raised(params.rises_by)
+    held.spells, held.low_s = [*spells.past, spells.latest[-1]], least.end_s
+    if held.spells[-1].end_s - held.spells[0].start_s < params.hold:
         return None
-    return _finding(window, spells, held, least.end_s, least.least_usage)
+    return _finding(window, spells, held, least.least_usage)
 
 
-def outgrows_leases(window: Window, spells: Spells) -> bool:
+def outgrows_leases(window: Window, spells: Spells, raised: Sequence[Spell]) -> bool:
     """Return whether the idle engine holds more than came in within a lease; where that is not known, lasts for a day.
 
     A lease holds the blocks of one request: its prompt, what a prefix cache had of it too, and what it generated.
     """
-    raised, pool = spells.raised, window.pool_tokens()
+    pool = window.pool_tokens()
     if not pool:
         return raised[-1].end_s - raised[0].start_s >= NOISY_S
     came = 0.0
@@ -207,13 +206,11 @@ def climbs_over_noise(past: Sequence[Spell], latest: Sequence[Spell]) -> bool:
     return min([spell.usage for spell in list(latest)[-20:]]) >= older[int(0.95 * (len(older) - 1))] + margin
 
 
-def _finding(
-    window: Window, spells: Spells, raised: Sequence[Spell], low_s: float | None, at_work: float | None = None
-) -> Finding:
-    lowest = (spells.lowest or 0.0) if at_work is None else at_work
+def _finding(window: Window, spells: Spells, since_low: Raised, at_work: float | None = None) -> Finding:
+    lowest, raised = spells.lowest or 0.0 if at_work is None else at_work, since_low.spells
     held = raised[-1].usage
     # it rose at some time since the floor was last seen: a rate from the first raised spell on would be far too fast
-    hours = (raised[-1].end_s - (raised[0].start_s if low_s is None else low_s)) / 3600
+    hours = (raised[-1].end_s - (raised[0].start_s if since_low.low_s is None else since_low.low_s)) / 3600
     evidence = {
         "idle_usage": held,
         "lowest_idle_usage": spells.lowest or 0.0,

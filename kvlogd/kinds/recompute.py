@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from kvlogd.curve import load_bin, median
+from kvlogd.block import load_bin, median
 from kvlogd.fields import Points
 from kvlogd.model import Abstained, Clear, EventKind, Finding, Judgement, NoEvidence, Per, Stats
-from kvlogd.window import Window
+from kvlogd.window import CROWDED, Window
 
 NAME = "recompute"
 SCOPES = frozenset({Per.ENGINE})
@@ -105,7 +105,11 @@ class Recompute:
         """Return whether evictions cost the engine its work; it changes only when a block is complete."""
         last, fresh = window.last, window.count - self._taken
         if last is not None and fresh >= BLOCK_RECORDS and last.ts_s - self._start_s >= BLOCK_S:
-            self._take(window.fresh(self._taken), window)
+            if window.crowded <= self._taken and self._params.full >= CROWDED and self._knows(last.running):
+                self._pass_by(last)
+                self._taken = window.count
+            else:
+                self._take(window.fresh(self._taken), window)
         self.rest_s = max(0.0, self._start_s + BLOCK_S - at_s)
         return self._judgement
 
@@ -123,18 +127,25 @@ class Recompute:
                 begin = end
         self._taken = window.count - len(records) + begin
 
+    def _knows(self, running: int) -> bool:
+        """Return whether nothing need be learned of a load for now."""
+        return self._unlearned < CALM_EVERY and len(self._calm.get(load_bin(running), ())) >= LEAST_CALM
+
+    def _pass_by(self, last: Stats) -> None:
+        """Take in a block with room in the pool that ends with a record: it tells nothing."""
+        self._unlearned += 1
+        self._latest.clear()
+        self._judgement = CLEAR
+        self._start_s, self._before = last.ts_s, last
+
     def _close(self, records: Sequence[Stats], last: Stats, window: Window) -> None:
-        kept = self._calm.get(load_bin(last.running), ())
-        known = self._unlearned < CALM_EVERY and len(kept) >= LEAST_CALM
-        if known and max([record.kv_usage for record in records]) < self._params.full:
-            self._unlearned += 1
-            self._latest.clear()
-            self._judgement = CLEAR
-        else:
-            block = self._block(records, window)
-            if block.prompt or block.generation:
-                self._latest.append(block)
-                self._judgement = self._look(window, block)
+        if max([record.kv_usage for record in records]) < self._params.full and self._knows(last.running):
+            self._pass_by(last)
+            return
+        block = self._block(records, window)
+        if block.prompt or block.generation:
+            self._latest.append(block)
+            self._judgement = self._look(window, block)
         self._start_s, self._before = last.ts_s, last
 
     def _block(self, records: Sequence[Stats], window: Window) -> Block:

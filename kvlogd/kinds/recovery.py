@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from kvlogd.block import median
 from kvlogd.course import LEAST_PARTS, Part, PastLife
-from kvlogd.curve import median
 from kvlogd.fields import Count, Points
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
 from kvlogd.pace import Row, excess_of, row_of

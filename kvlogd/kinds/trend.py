@@ -11,7 +11,7 @@ from math import sqrt
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from kvlogd.curve import FULL, median
+from kvlogd.block import FULL, median
 from kvlogd.fields import Count, Duration, Points, SignalName
 from kvlogd.ladder import Ladder, Verdict
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
@@ -88,7 +88,7 @@ class LoadTrend:
             fresh, idled = window.fresh(self._taken), window.idled > self._taken
             self._taken = window.count
             size = Size(window.run.kv_tokens, window.run.max_model_len)
-            if self._ladder.take(fresh, window.interval_s, size, idled=idled):
+            if self._ladder.take(fresh, window.interval_s, size, window.spells, idled=idled):
                 self._judgement = self._look(window)
             self.ripe = self._taken + self._ladder.missing()
         return self._judgement

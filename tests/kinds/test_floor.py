@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlogd.curve import Spell, Spells
 from kvlogd.kinds import floor
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Run, Stats
+from kvlogd.spells import Spell, Spells
 from kvlogd.window import Window
 
 
@@ -242,9 +242,9 @@ def test_how_fast_is_counted_from_when_the_floor_was_last_seen() -> None:
 def test_what_another_cache_had_of_the_prompts_is_leased_too() -> None:
     window = Window(Run(1, 1, 1, 0.0, True, kv_tokens=16_000))
     window.run, window.interval_s = window.run._replace(kv_connector=True), 10.0
-    spells = Spells(0.005)
-    spells.lowest, spells.raised = 0.0, [Spell(700.0, 700.0, 0.5)]
+    spells, raised = Spells(), [Spell(700.0, 700.0, 0.5)]
+    spells.lowest = 0.0
     window.observe(Stats(690.0, None, 0, None, 700.0, 0.0, 4, 0, 0.3))
-    assert floor.outgrows_leases(window, spells)
+    assert floor.outgrows_leases(window, spells, raised)
     window.observe(Stats(695.0, None, 0, None, 70.0, 0.0, 4, 0, 0.3, external_prefix_hit_rate=0.8))
-    assert not floor.outgrows_leases(window, spells)
+    assert not floor.outgrows_leases(window, spells, raised)
