@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import log
 from typing import NamedTuple
 
-from kvlogd.course import PROMPTS
+from kvlogd.course import columns_of
 from kvlogd.grain import Grain, Lumps, gathered, grain_of, lumps_of
 from kvlogd.model import Stats
 
@@ -93,8 +93,7 @@ class Batch(NamedTuple):
 
 def batch_of(records: Sequence[Stats]) -> Batch:
     """Return the batch of some consecutive records (at least one)."""
-    columns = list(zip(*records, strict=True))
-    prompts, generated, counts, waiting, usages = columns[PROMPTS : PROMPTS + 5]
+    prompts, generated, counts, waiting, usages = columns_of(records)
     by_load: dict[int, list[float]] = {}
     loads: dict[int, int] = {}
     for running, usage in zip(counts, usages, strict=True):

@@ -5,15 +5,13 @@ whether it lasts minutes or weeks, its beginning and its end are some parts each
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
-from operator import mul
-from typing import NamedTuple, TypeVar
+from operator import itemgetter, mul
+from typing import Any, NamedTuple, TypeVar
 
 from kvlogd.model import Stats
 
-PROMPTS = Stats._fields.index("prompt_tps")
-"""Where prompt and generation rate, running, waiting and usage stand in a record, one after the other."""
 PART_RECORDS = 10
 MOST_PARTS = 192
 KEPT_PARTS = 12
@@ -25,6 +23,16 @@ LATEST_PARTS = 72
 
 
 Record = TypeVar("Record")
+Columns = tuple[tuple[float, ...], tuple[float, ...], tuple[int, ...], tuple[int, ...], tuple[float, ...]]
+_FIRST = Stats._fields.index("prompt_tps")
+_pick = itemgetter(slice(_FIRST, _FIRST + 5))
+
+
+def columns_of(records: Iterable[Stats]) -> Columns:
+    """Return prompt and generation rates, numbers running and waiting, and usages of some records (at least one)."""
+    found: Any = tuple(zip(*map(_pick, records), strict=True))  # they stand in a record one after the other
+    columns: Columns = found
+    return columns
 
 
 def newest(records: Sequence[Record], count: int) -> list[Record]:
@@ -61,8 +69,7 @@ class Part(NamedTuple):
 
 def part_of(records: Sequence[Stats]) -> Part:
     """Return the part that some consecutive records make (at least one)."""
-    columns = list(zip(*records, strict=True))
-    prompts, generated, counts, waiting, usages = columns[PROMPTS : PROMPTS + 5]
+    prompts, generated, counts, waiting, usages = columns_of(records)
     idle = [usage for usage, count, queued in zip(usages, counts, waiting, strict=True) if not (count or queued)]
     halted = generated.count(0.0)
     if halted:

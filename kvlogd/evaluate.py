@@ -69,15 +69,18 @@ class _One:
         evaluator, before = self._evaluator, self._said
         try:
             said: Judgement = getattr(evaluator, self._method)(window, at_s)
-            self.failures = 0
         except FAULTS as error:
             self.failures += 1
             times = count_text(self.failures, "time")
             said = Broken(f"the rule failed, {times} so far: {type(error).__name__}")
         self.due_s = at_s + getattr(evaluator, "rest_s", 0.0)
         self.ripe = getattr(evaluator, "ripe", inf)
+        if said is before:
+            return False
         self._said = said
-        return said is not before and (type(said) is not type(before) or said != before)
+        if type(said) is not Broken:
+            self.failures = 0
+        return type(said) is not type(before) or said != before
 
 
 class _Several:
@@ -265,6 +268,11 @@ class Bench:
                 changed = True
         self._is_quiet = not (stirred or changed)
         return self._judged if changed else stirred
+
+    def wake(self) -> None:
+        """End the rest of all conditions: something has happened that none of them could wait for."""
+        for one in self._ones:
+            one.due_s = -inf
 
     def judge(self, window: Judged, at_s: float) -> list[AlertEvent]:
         """Evaluate the rules on this scope at a time; return what changed."""

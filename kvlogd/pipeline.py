@@ -423,6 +423,7 @@ class Pipeline:
         before_s = track.window.crashed_s
         track.window.event(event, at_s)
         if track.window.crashed_s != before_s:
+            track.bench.wake()
             self._judge(track.bench, track.window, at_s)
 
     def _source_event(self, event: Event, at_s: float) -> None:

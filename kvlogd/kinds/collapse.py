@@ -132,7 +132,9 @@ class Collapse:
             self._usual = None
             self._highest = 0.0
         rate = last.prefix_hit_rate
-        if rate is not None and last.running:
+        if rate == 0.0 == self._highest:
+            self._judgement = CLEAR  # there is no prefix cache, or nothing was ever found in it
+        elif rate is not None and last.running:
             # most blocks only tell that the rate is as it was: what else they say is then not needed
             needed = self._skipped + 1 >= self._stride or rate <= self._params.to * self._highest
             self._keep(block_of(window.fresh(self._taken), rate) if needed else moment_of(last, rate))

@@ -47,10 +47,13 @@ class Stall:
         self._most_running = 0.0
         self._starved_since_s: float | None = None
         self._taken = 0
+        self._patience_s = min(params.running, params.gpu_idle, params.waiting, params.starved)
+        self.rest_s = 0.0
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether the engine stands still at a time."""
         last = window.last
+        self.rest_s = 0.0
         if window.crashed_s is not None:
             return Finding(window.crashed_s, at_s - window.crashed_s, {"crashed": 1.0})
         if last is None or window.stopped or window.paused:
@@ -58,6 +61,9 @@ class Stall:
         if window.count != self._taken:
             self._taken = window.count
             self._starving(last)
+        if window.zero_since_s is None and self._starved_since_s is None:
+            self.rest_s = self._patience_s  # whatever begins now must last for longer
+            return CLEAR
         if window.zero_since_s is not None:
             patience_s = self._params.running if last.running else self._params.waiting
             since_s = max(window.zero_since_s, window.eyes.moved_s or window.zero_since_s)
@@ -76,7 +82,7 @@ class Stall:
     def _starving(self, last: Stats) -> None:
         """Note since when a queue has stood beside a pool with room, with far fewer running than usual."""
         # a slow maximum: one burst does not set the yardstick for ever
-        self._most_running = max(float(last.running), self._most_running * 0.9995)
+        self._most_running = max(float(last.running), self._most_running * 0.999)
         queues = last.waiting > last.running and last.kv_usage < 0.5
         if not queues or last.running > max(1.0, 0.5 * self._most_running):
             self._starved_since_s = None
