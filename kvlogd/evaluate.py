@@ -289,8 +289,7 @@ class Bench:
         """Evaluate the rules where a record came within a time before this one, which is the last; none rests."""
         if window.last is None or window.last.ts_s < at_s - within_s:
             return []
-        for one in self._ones:
-            one.due_s = -inf
+        self.wake()
         return self.judge(window, at_s)
 
     def answer(self, rule: Rule, found: Mapping[str, Finding] | Broken, at_s: float) -> list[AlertEvent]:
