@@ -285,6 +285,13 @@ class Bench:
                 events += work.step(judgement, at_s)
         return events
 
+    def judge_newest(self, window: Window, at_s: float, within_s: float) -> list[AlertEvent]:
+        """Evaluate the rules where a record came within a time before this one, which is the last; none rests."""
+        if window.last is None or window.last.ts_s < at_s - within_s:
+            return []
+        self.wake()
+        return self.judge(window, at_s)
+
     def answer(self, rule: Rule, found: Mapping[str, Finding] | Broken, at_s: float) -> list[AlertEvent]:
         """Judge a rule by the answer to its query, as of a time; one that was judged later is left as it is."""
         events: list[AlertEvent] = []

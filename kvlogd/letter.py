@@ -271,7 +271,8 @@ def round_number(value: float) -> float:
 
 def _pool(evidence: Mapping[str, float], unit: str) -> float | None:
     """Return how many blocks or tokens the pool has, from what was lost and which share that is."""
-    share = evidence.get("shift") or evidence.get("idle_usage", 0.0) - evidence.get("lowest_idle_usage", 0.0)
+    floor = evidence.get("busy_usage", evidence.get("lowest_idle_usage", 0.0))
+    share = evidence.get("shift") or evidence.get("idle_usage", 0.0) - floor
     lost = evidence.get(f"{unit}_lost", evidence.get(f"{unit}_held"))
     return lost / share if lost and share > 0 else None
 

@@ -18,6 +18,7 @@ EVIDENCE = {
     "usage_now": ("pool in use now", "share"),
     "idle_usage": ("pool in use with nothing running", "share"),
     "lowest_idle_usage": ("lowest idle usage of this run", "share"),
+    "busy_usage": ("lowest usage at work, before", "share"),
     "running_low": ("compared at running, from", "count"),
     "running_high": ("compared at running, to", "count"),
     "compared_s": ("seen over", "duration"),

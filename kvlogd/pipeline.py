@@ -154,10 +154,10 @@ class Pipeline:
         `unparsed` and `impossible` are the parser's counts: they hang on how a log was cut until it is read to its end.
         """
         self.settle()
-        if self.now_s is not None and self._alive_unstamped:
-            self.advance(self.now_s + QUIET_END_S)
-        elif self.now_s is not None:
-            self.advance(self.now_s)
+        if self.now_s is not None:
+            self.advance(self.now_s + (QUIET_END_S if self._alive_unstamped else 0.0))
+            for track in self._tracks.values():
+                self._alert_events += track.bench.judge_newest(track.window, self.next_tick_s, TICK_S)
         self.window.unparsed, self.window.impossible = unparsed, impossible
         if self.now_s is not None and (unparsed or impossible):
             self._judge(self._source_bench, self.window, self.now_s)

@@ -119,16 +119,19 @@ def _leak(event: AlertEvent, facts: Facts) -> str:
     )
 
 
-def _idle(event: AlertEvent, _facts: Facts) -> str:
+def _idle(event: AlertEvent, facts: Facts) -> str:
     # /metrics says exactly what the log rounds
     columns = f"ts, kv_usage, running + waiting AS busy FROM {{}} WHERE run_id = {event.key.run}"
+    at_work, until = "", f"ts <= {stamp(event.at_s, up=True)}"
+    if "busy_usage" in facts:
+        busy = f"run_id = {event.key.run} AND running > 0 AND {until}"
+        at_work = f", (SELECT min(kv_usage) FROM samples WHERE {busy}) AS busy_usage"
     both = f"SELECT NULL AS exact, {columns.format('samples')} UNION ALL SELECT kv_usage, {columns.format('scrapes')}"
     return (
         "SELECT min(ts) AS since, count(*) AS records, coalesce(min(exact), min(kv_usage)) AS idle_usage, "
-        "min(coalesce(min(exact), min(kv_usage))) OVER () AS lowest_idle_usage "
+        f"min(coalesce(min(exact), min(kv_usage))) OVER () AS lowest_idle_usage{at_work} "
         f"FROM (SELECT *, sum((busy > 0)::INT) OVER (ORDER BY ts) AS spell FROM ({both}) "
-        f"WHERE ts <= {stamp(event.at_s, up=True)}) WHERE busy = 0 GROUP BY spell "
-        f"ORDER BY since DESC LIMIT {SPELLS_SHOWN}"
+        f"WHERE {until}) WHERE busy = 0 GROUP BY spell ORDER BY since DESC LIMIT {SPELLS_SHOWN}"
     )
 
 

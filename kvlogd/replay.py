@@ -16,7 +16,7 @@ from kvlogd.engines import Ids
 from kvlogd.envelope import Envelope, Unwrapper, sniff
 from kvlogd.errors import ConfigError, KvlogdError, SourceError
 from kvlogd.inquiry import inquire
-from kvlogd.model import Gap
+from kvlogd.model import AlertEvent, AlertState, Gap
 from kvlogd.outcome import Outcome, SourceReport
 from kvlogd.parse import Parser
 from kvlogd.pipeline import Pipeline
@@ -101,8 +101,12 @@ class SourceReader:
         self._scanner = Scanner(self._parser, self._unwrapper)
         self._pipeline = Pipeline(source, ids, rules)
         self._positions = store.positions(source)
-        self._told = {(event.key, event.state, event.at_s) for event in store.alert_events(source)}
+        told = store.alert_events(source)
+        self._told = {(event.key, event.state, event.at_s) for event in told}
         """What an earlier replay has stored already: its clock may have run on past the end of the log."""
+        last = {event.key: event.state for event in told}
+        self._firing = {key for key, state in last.items() if state is AlertState.FIRING}
+        """Alerts that it left standing: at its end no condition rested, so that this one may find them later."""
         self._lines = 0
         self._waiting: list[Position] = []
         self._gaps: list[Gap] = []
@@ -176,7 +180,7 @@ class SourceReader:
                 samples=harvest.samples,
                 sample_runs=harvest.sample_runs,
                 events=harvest.events,
-                alert_events=[e for e in harvest.alert_events if (e.key, e.state, e.at_s) not in self._told],
+                alert_events=[event for event in harvest.alert_events if self._is_news(event)],
                 gaps=self._gaps,
                 positions=self._waiting,
             )
@@ -184,6 +188,13 @@ class SourceReader:
         self._lost += self._gaps
         self._waiting, self._gaps = [], []
         inquire(self._pipeline, self._store)
+
+    def _is_news(self, event: AlertEvent) -> bool:
+        """Return whether an earlier replay has not told it yet; to be asked of each event once, in their order."""
+        if event.state is not AlertState.FIRING:
+            self._firing.discard(event.key)
+        stands = event.key in self._firing and not event.reason
+        return not stands and (event.key, event.state, event.at_s) not in self._told
 
     def _resume(self) -> None:
         """Bring the pipeline to where it stood, from the store, once."""

@@ -117,4 +117,4 @@ def climbs(raised: Sequence[Spell], step: float = PRINT_STEP) -> bool:
     """Return whether each third of some spells lies wholly above the third before."""
     n = len(raised)
     least = (min([spell.usage for spell in raised[i * n // 3 : (i + 1) * n // 3]]) for i in range(3))
-    return all(b >= a + 2 * step for a, b in pairwise(least))
+    return all(b > a + 2 * step - 1e-9 for a, b in pairwise(least))

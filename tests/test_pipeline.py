@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kvlogd.engines import Ids
 from kvlogd.harvest import Harvest
 from kvlogd.model import AlertState, Event, EventKind, Stats
-from kvlogd.pipeline import QUIET_END_S, UNSTORED, Pipeline
+from kvlogd.pipeline import QUIET_END_S, TICK_S, UNSTORED, Pipeline
 from kvlogd.rules import Rule, load_rules, shipped_folder
 from tests.lines import START_S, record
 
@@ -205,6 +205,42 @@ def test_the_end_of_a_log_is_never_taken_for_a_hang_with_requests_running() -> N
     pipeline.take([busy(0), still(20), event(EventKind.REQUEST)])
     pipeline.finish()
     assert told(pipeline.harvest()) == []
+
+
+NO_CONNECTOR = event(EventKind.ARGS, -60, kv_connector=0.0)
+
+
+def ending_idle(held: float) -> list[Stats | Event]:
+    """Return what a log ends with whose last two records are idle and come after the last tick."""
+    ticks_s = -START_S % TICK_S
+    idle = {4: 0.0, 5: 0.0, 14: 0.0, 15: 0.0, 27: held, 28: held}
+    records = [
+        record(ticks_s + 2 + 10 * i, kv_usage=idle[i]) if i in idle else busy(ticks_s + 2 + 10 * i) for i in range(29)
+    ]
+    return [NO_CONNECTOR, *records]
+
+
+@pytest.mark.parametrize(("held", "fires"), [(0.05, True), (0.0, False)])
+def test_what_came_since_the_last_tick_is_judged_at_the_end_of_a_log(held: float, fires: bool) -> None:
+    pipeline = new_pipeline()
+    pipeline.take(ending_idle(held))
+    now_s = pipeline.now_s
+    assert told(pipeline.harvest()) == []
+    pipeline.finish()
+    assert told(pipeline.harvest()) == [("kv-idle-residue", "firing", -START_S % TICK_S + 300)] * fires
+    assert pipeline.now_s == now_s
+
+
+def test_what_the_last_look_found_is_taken_back_when_the_log_goes_on_without_it() -> None:
+    first = new_pipeline()
+    first.take(ending_idle(0.05))
+    first.finish()
+    before = first.harvest()
+    second = Pipeline(SOURCE, Ids(before.engines, before.runs), SHIPPED)
+    second.resume([(before.engines[0], before.runs[0], before.samples)])
+    second.take([record(-START_S % TICK_S + 292, kv_usage=0.0), busy(-START_S % TICK_S + 400)])
+    second.close_unconfirmed(before.alert_events)
+    assert [(e.state, e.reason) for e in second.harvest().alert_events] == [(AlertState.RESOLVED, "the log went on")]
 
 
 def test_what_the_end_of_a_log_seemed_to_say_is_taken_back_when_it_goes_on() -> None:

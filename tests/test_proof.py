@@ -61,6 +61,8 @@ def residue(rows: Rows, told: Facts) -> bool:
     # neighbouring spells count as one
     newest = min(row["idle_usage"] for row in rows[:2])
     lowest = rows[0]["lowest_idle_usage"]
+    if "busy_usage" in told and not near(rows[0]["busy_usage"], told["busy_usage"]):
+        return False
     is_there = near(rows[0]["idle_usage"], told["idle_usage"]) or near(newest, told["idle_usage"])
     return is_there and near(lowest, told["lowest_idle_usage"]) and len(rows) >= told["spells"]
 

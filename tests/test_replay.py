@@ -195,6 +195,21 @@ def test_a_log_that_grew_is_continued(tmp_path: Path, straight: Plain, share: fl
     assert sql(db, EVENTS) == straight.events
 
 
+def test_what_the_last_seconds_of_a_log_tell_is_told_at_once_and_not_again_when_it_goes_on(tmp_path: Path) -> None:
+    server = Server(seed=22)
+    server.start()
+    ends = 0
+    for held in (0.0, 0.0, 0.05, 0.05):
+        ends = len(server.lines) if held else 0
+        server.busy(31, 8, 0.30)
+        server.settle(held)
+        server.settle(held)
+    log, db = tmp_path / "vllm.log", tmp_path / "s.duckdb"
+    first = replay(put(log, envelopes.plain(server.lines[:ends])), "--db", db)
+    assert [(alert["state"], alert["verdict"]) for alert in first.alerts] == [("firing", "kv-idle-residue")]
+    assert replay(put(log, envelopes.plain(server.lines)), "--db", db).alerts == first.alerts
+
+
 def test_a_log_that_rotated_between_two_replays_is_continued(tmp_path: Path, straight: Plain) -> None:
     data = envelopes.plain(LINES)
     begin, end = halves(data, 0.45)

@@ -6,7 +6,8 @@ absolute level proves nothing: up to 0.10.1 the null block is counted, so the fl
 comes back by itself (a lease of a prefill/decode pair, 480 s by default) is no leak, so the rise must climb over
 several spells, or outlast the longest lease; and where idle usage has been seen to fall, it must clear its noise.
 Where /metrics is read, each idle scrape is such a record too, and its usage is exact: less of a rise counts then.
-Cannot see: an engine that never idles; a residue that was there before the run's first idle spell.
+What was lost before the first idle spell shows where the engine once worked with less than it ever holds idle.
+Cannot see: an engine that never idles; a residue that was there before the run's first records.
 """
 
 from collections.abc import Sequence
@@ -34,6 +35,8 @@ STANDS_S = 9.0
 """vLLM prints two records of an idle engine, at its usual interval so far apart."""
 UNSURE_SPELLS = 6
 """Raised spells that count where the floor was seen but once: so many never fall in a row by chance."""
+FEW = 3
+"""So many requests may end in an engine's last step."""
 
 
 EXACT = 0.4
@@ -88,6 +91,8 @@ class Floor:
                 self._exact.above(EXACT * self._params.rises_by),
             )
             by_log = self._look(window, window.spells, raised, PRINT_STEP)
+            if not isinstance(by_log, Finding):
+                by_log = held_more_than_at_work(window, self._params) or by_log
             by_scrape = self._look(window, self._exact, exactly, EXACT_STEP) if self._exact.count else by_log
             self._judgement = by_scrape if isinstance(by_scrape, Finding) else by_log
             self.rest_s = 0.0 if raised.spells or exactly.spells else CALM_S
@@ -145,6 +150,33 @@ class Floor:
         return not leases and lasted_s >= self._params.climb_within and climbs(raised, step)
 
 
+def held_more_than_at_work(window: Window, params: Params) -> Finding | None:
+    """Return a finding where the run once worked with less than it ever held idle: what went before its first spell.
+
+    Its floor, whatever it consists of, was no higher then. What the last requests held, were it given back with the
+    next step only, is no more than a few requests hold, or falls by chance within some spells.
+    """
+    spells = window.spells
+    lowest = spells.lowest or 0.0
+    if window.has_connector is not False or spells.last_drop is not None or lowest < params.rises_by:
+        return None
+    if spells.count < params.spells:
+        return None
+    parts = [*window.course.parts, *window.course.latest]
+    least = min(parts, key=lambda part: part.least_usage, default=None)
+    if least is None or lowest - least.least_usage < params.rises_by:
+        return None
+    above = sum([part.usage - part.records * least.least_usage for part in parts])
+    few = FEW * above / max(1, sum([part.running for part in parts]))
+    if lowest - least.least_usage < few and spells.count < UNSURE_SPELLS:
+        return None
+    held = Raised(params.rises_by)
+    held.spells, held.low_s = [*spells.past, spells.latest[-1]], least.end_s
+    if held.spells[-1].end_s - held.spells[0].start_s < params.hold:
+        return None
+    return _finding(window, spells, held, least.least_usage)
+
+
 def outgrows_leases(window: Window, spells: Spells, raised: Sequence[Spell]) -> bool:
     """Return whether the idle engine holds more than came in within a lease; where that is not known, lasts for a day.
 
@@ -174,17 +206,19 @@ def climbs_over_noise(past: Sequence[Spell], latest: Sequence[Spell]) -> bool:
     return min([spell.usage for spell in list(latest)[-20:]]) >= older[int(0.95 * (len(older) - 1))] + margin
 
 
-def _finding(window: Window, spells: Spells, since_low: Raised) -> Finding:
-    lowest, raised = spells.lowest or 0.0, since_low.spells
+def _finding(window: Window, spells: Spells, since_low: Raised, at_work: float | None = None) -> Finding:
+    lowest, raised = spells.lowest or 0.0 if at_work is None else at_work, since_low.spells
     held = raised[-1].usage
     # it rose at some time since the floor was last seen: a rate from the first raised spell on would be far too fast
     hours = (raised[-1].end_s - (raised[0].start_s if since_low.low_s is None else since_low.low_s)) / 3600
     evidence = {
         "idle_usage": held,
-        "lowest_idle_usage": lowest,
+        "lowest_idle_usage": spells.lowest or 0.0,
         "spells": float(len(raised)),
         "lasted_s": raised[-1].end_s - raised[0].start_s,
     }
+    if at_work is not None:
+        evidence["busy_usage"] = at_work
     if hours > 0:
         rate = (held - lowest) / hours
         evidence["lost_per_h"] = rate

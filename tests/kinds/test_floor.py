@@ -105,6 +105,75 @@ def test_where_no_connector_is_there_an_unsure_floor_still_asks_for_a_climb() ->
     assert isinstance(judged(every(400, [0.034, 0.044, 0.044, 0.044]), connector=False), Abstained)
 
 
+@pytest.mark.parametrize(("usages", "fires"), [([0.0, 0.007, 0.009, 0.085], True), ([0.0, 0.007, 0.008, 0.085], False)])
+def test_a_climb_of_two_printed_digits_counts_whatever_their_sum_as_floats(
+    usages: Sequence[float], fires: bool
+) -> None:
+    assert isinstance(judged(every(400, usages), connector=False), Finding) is fires
+
+
+def lost_before(
+    idle: Sequence[float],
+    *,
+    at_work: float = 0.02,
+    busy: float = 0.2,
+    connector: bool | None = False,
+    step_s: float = 400.0,
+) -> Judgement:
+    """Return the verdict on an engine that idles first after blocks were lost; it worked with less before."""
+    window = Window(Run(1, 1, 1, 0.0, True, kv_tokens=16_000, blocks=1000, kv_connector=connector))
+    evaluator = floor.make(floor.Params())
+    for i in range(30):
+        window.observe(Stats(10.0 * i, None, 0, None, 900.0, 90.0, 5, 0, at_work if i < 10 else busy))
+    verdict: Judgement = NoEvidence()
+    for n, usage in enumerate(idle, 1):
+        at_s = 300.0 + n * step_s
+        window.observe(Stats(at_s - 10.0, None, 0, None, 900.0, 90.0, 5, 0, busy))
+        window.observe(Stats(at_s, None, 0, None, 0.0, 0.0, 0, 0, usage))
+        verdict = evaluator.judge(window, at_s)
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("idle", "fires"),
+    [
+        ([0.15, 0.15], False),
+        ([0.15, 0.15, 0.15], True),
+        ([0.15, 0.16, 0.15], False),
+        ([0.06, 0.06, 0.06, 0.06, 0.06], False),
+        ([0.06, 0.06, 0.06, 0.06, 0.06, 0.06], True),
+        ([0.024] * 20, False),
+    ],
+)
+def test_an_engine_that_once_worked_with_less_than_it_ever_holds_idle_has_lost_it(
+    idle: Sequence[float], fires: bool
+) -> None:
+    verdict = lost_before(idle)
+    assert isinstance(verdict, Finding) is fires
+    if isinstance(verdict, Finding):
+        assert verdict.evidence["busy_usage"] == 0.02
+        assert verdict.evidence["lowest_idle_usage"] == idle[0]
+        assert verdict.evidence["blocks_held"] == round(1000 * (idle[-1] - 0.02))
+
+
+def test_what_was_lost_before_the_log_makes_the_requests_no_larger() -> None:
+    assert isinstance(lost_before([0.42] * 3, at_work=0.35, busy=0.45), Finding)
+
+
+def test_what_every_record_has_in_use_is_a_floor_of_its_own() -> None:
+    assert not isinstance(lost_before([0.15] * 20, at_work=0.15), Finding)
+
+
+def test_what_was_lost_before_the_first_spell_may_be_leased_where_a_connector_is_not_ruled_out() -> None:
+    assert not isinstance(lost_before([0.15] * 20, connector=None), Finding)
+    assert not isinstance(lost_before([0.15] * 20, connector=True), Finding)
+
+
+@pytest.mark.parametrize(("step_s", "fires"), [(320, False), (335, True)])
+def test_what_was_lost_before_the_first_spell_must_last(step_s: float, fires: bool) -> None:
+    assert isinstance(lost_before([0.15, 0.15, 0.15], step_s=step_s), Finding) is fires
+
+
 def test_blocks_that_came_back_once_are_held_by_something_else_than_a_leak() -> None:
     assert not isinstance(judged(every(100, [0.0, 0.0, 0.03, 0.0, 0.03, 0.03]), connector=False), Finding)
 
