@@ -355,10 +355,7 @@ class Bench:
 
     def is_alerted(self) -> bool:
         """Return whether there is an alert that is pending or firing."""
-        for work in self._works:
-            if work.standing is not None:
-                return True
-        return False
+        return any(work.standing is not None for work in self._works)
 
     def standings(self) -> list[Standing]:
         """Return the alerts that are pending or firing."""
