@@ -110,11 +110,11 @@ def stretch_of(blocks: Sequence[Block], least_rows: int, short: bool, wanted: Co
     )
 
 
-def lift_of(block: Block, reference: Stretch, unknown: float) -> float:
-    """Return how far a block lies above a stretch at the loads that both saw, on average; `unknown` without any."""
+def lift_of(block: Block, reference: Stretch) -> float | None:
+    """Return how far a block lies above a stretch at the loads that both saw, on average; None without any."""
     points = reference.points
     above = [cell.usage - points[key].usage for key, cell in block.cells.items() if key and key in points]
-    return sum(above) / len(above) if above else unknown
+    return sum(above) / len(above) if above else None
 
 
 class Shift(NamedTuple):

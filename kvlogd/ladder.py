@@ -236,13 +236,14 @@ class Ladder:
         short = state.level.batches == 1
         if rung_state.reference is None:
             rung_state.reference = stretch_of(state.first[: rung.blocks], rung.least_rows, short)
-        blocks = list(state.last)[-rung.blocks :]
-        raised = min([block.least_usage for block in blocks]) / FLOOR
-        if rung_state.verdict is None:
-            raised = min(raised, lift_of(blocks[-1], rung_state.reference, raised))
+        newest = state.last[-1]
+        raised = lift_of(newest, rung_state.reference) if rung_state.verdict is None else None
+        if raised is None or raised >= LITTLE * rung.by:
+            blocks = list(state.last)[-rung.blocks :]
+            raised = min([block.least_usage for block in blocks]) / FLOOR
         if raised < LITTLE * rung.by:  # far too little was held at some time: spare the comparison
             self.compared = True
-            rung_state.remember(blocks[-1].end_s, max(0.0, raised))
+            rung_state.remember(newest.end_s, max(0.0, raised))
             rung_state.verdict = None
             return
         now = stretch_of(blocks, rung.least_rows, short, rung_state.reference.points.keys())

@@ -67,8 +67,8 @@ def test_stretches_that_share_no_load_are_not_compared_and_load_0_is_none() -> N
 def test_how_far_the_newest_block_lies_above_what_was() -> None:
     reference = stretch_of([block_of(block_at({2: 0.1, 4: 0.2}, 0.0), 10.0)] * 3, 2, short=False)
     latest = block_of(block_at({2: 0.2, 4: 0.24, 8: 0.9}, 0.0), 10.0)
-    assert lift_of(latest, reference, 0.5) == pytest.approx(0.07)
-    assert lift_of(block_of([record(0, 50, 0.9)], 10.0), reference, 0.5) == 0.5
+    assert lift_of(latest, reference) == pytest.approx(0.07)
+    assert lift_of(block_of([record(0, 50, 0.9)], 10.0), reference) is None
 
 
 def test_only_wanted_loads_are_looked_at() -> None:

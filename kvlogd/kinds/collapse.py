@@ -3,7 +3,8 @@
 vLLM prints a rolling mean over the latest 1,000 requests, so that a sudden fall shows as a ramp, and a start, or a
 reset of the cache, as a climb from nothing or a fall from the few first requests. The run is compared with the
 older two thirds of its own life: the rate must have lasted there, and must now lie a third below its median and
-clearly below the lowest it ever was there (night traffic of another kind), the more so where it moves by itself.
+clearly below the lowest it ever was there (night traffic of another kind), the more so where it moves by itself,
+and must not climb: then what lowered it is over.
 More requests, more generation or a fuller pool are more load, which pushes prefixes out; few requests, or prompts
 that got shorter for each generated token, are another kind of traffic. From 0.16 on (where the log says which it is)
 prompt tokens are those computed, and must have become more for each generated one. The value is the hit rate now.
@@ -23,7 +24,7 @@ from kvlogd.window import Window
 NAME = "collapse"
 SCOPES = frozenset({Per.ENGINE})
 
-BLOCK_RECORDS, BLOCK_S = 3, 60.0
+BLOCK_RECORDS, BLOCK_S, LONG_BLOCK_S = 3, 60.0, 120.0
 KEPT = 240
 RECENT_SHARE = 1 / 3
 """The newest part of the run's life, which is no yardstick."""
@@ -39,6 +40,8 @@ PUSHED, FULLER = 0.7, 1.3
 """A pool so full, and so much fuller than usual, pushes prefixes out: that is more load too."""
 SPREAD, SPREADS = 0.75, 2.5
 """How far below the lowest it must fall on a run whose rate moves by itself, and in all, measured by that movement."""
+CLIMBS = 0.02
+"""A mean that rises so far meanwhile is on its way back: what lowered it is over."""
 OVER = 0.85
 """The rate is back when it reaches this share of the yardstick."""
 COMPUTED_ONLY = (0, 16)
@@ -102,12 +105,12 @@ def make(params: Params) -> "Collapse":
 class Collapse:
     """Judges the hit rate of one run."""
 
-    rest_s = BLOCK_S
-
     def __init__(self, params: Params) -> None:
         self._params = params
         self._taken = 0
         self._start_s = 0.0
+        self.rest_s = BLOCK_S
+        """How long a block is: twice as long once the run has too many."""
         self._resets = 0
         self._blocks: list[Block] = []
         """Of the whole run, thinned out as it grows."""
@@ -123,12 +126,13 @@ class Collapse:
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether the hit rate has collapsed; it changes only when a block is complete."""
         last, fresh = window.last, window.count - self._taken
-        if last is None or fresh < BLOCK_RECORDS or last.ts_s - self._start_s < BLOCK_S:
+        if last is None or fresh < BLOCK_RECORDS or last.ts_s - self._start_s < self.rest_s:
             return self._judgement
         resets = len(window.events.get(EventKind.RESET_OK, ()))
         if resets != self._resets:
             self._resets = resets
             self._blocks, self._latest, self._stride, self._fallen_from = [], [], 1, None
+            self.rest_s = BLOCK_S
             self._usual = None
             self._highest = 0.0
         rate = last.prefix_hit_rate
@@ -159,7 +163,7 @@ class Collapse:
             # the blocks kept hold the lowest rate of those that go
             pairs = zip(self._blocks[::2], self._blocks[1::2], strict=False)
             self._blocks = [a._replace(lowest=min(a.lowest, b.lowest)) for a, b in pairs]
-            self._stride *= 2
+            self.rest_s, self._stride = LONG_BLOCK_S, self._stride * (1 if self.rest_s == BLOCK_S else 2)
             self._usual = None
 
     def _look(self, window: Window) -> Judgement:
@@ -174,6 +178,8 @@ class Collapse:
             return CLEAR if len(self._blocks) * (1 - RECENT_SHARE) >= self._params.blocks else YOUNG
         if now.at_s - self._latest[0].at_s < self._params.lasts:
             return YOUNG
+        if now.rate > min([block.rate for block in self._latest]) + CLIMBS:
+            return CLIMBING
         older = self._blocks[: int(len(self._blocks) * (1 - RECENT_SHARE))]
         if len(older) < self._params.blocks:
             return YOUNG
@@ -197,6 +203,7 @@ class Collapse:
 
 CLEAR = Clear()
 YOUNG = Abstained("the run is young: its hit rate has no past to be compared with")
+CLIMBING = Abstained("the hit rate climbs: other traffic had lowered it, or the cache fills")
 UNSTEADY = Abstained("the hit rate of this run never lasted at one level")
 
 
