@@ -63,7 +63,7 @@ second come.
 **Found.** A stream is a leak if 5 % of its pool was lost at some time, a creep if its steps took 15 % longer, a case of
 restart-recovery if two of its lives got that bad and were ended by a restart, a stall if its engine hung with requests
 in it. Streams that come near (1 to 5 % lost, 5 to 15 % slower, one bad life, a hang of an idle engine) count neither
-way.
+way, nor do those that got so bad only after their log's last line.
 
 **False.** A page is false if it begins while nothing was lost (steps are less than 5 % slower; no bad life has ended;
 requests move) in this life of the process. Pages of one verdict within six hours are one. Weeks are those in which a

@@ -1,8 +1,9 @@
 """Holds pages against the truth of a trace: which are right, which false, how late, and at what loss.
 
-Definitions. A stream is a leak if 5 % of its pool was lost at some time; one that lost 1 to 5 % counts neither way. A
-page is false if it begins while nothing has been lost in this life of the process; pages of one verdict within six
-hours of each other are one. The loss at a page is the worst so far, in earlier lives too.
+Definitions. A stream is a leak if some line was printed with 5 % of its pool lost; one that lost 1 to 5 %, or more
+after its last line, counts neither way. A page is false if it begins while nothing has been lost in this life of the
+process; pages of one verdict within six hours of each other are one. The loss at a page is the worst so far, in earlier
+lives too.
 """
 
 import math
@@ -156,10 +157,11 @@ def _creep(stream: Stream) -> Truth:
 
 
 def _degrading(stream: Stream, loss_at: Callable[[Tick], float], above: float, nearly: float, enough: float) -> Truth:
-    """Return the truth of what grows through the life of a process, and counts once it is above a limit."""
-    worst, losses = 0.0, []
+    """Return the truth of what grows through the life of a process, and counts once a line shows it above a limit."""
+    worst, shown, losses = 0.0, 0.0, []
     for tick in stream.ticks:
         worst = max(worst, loss_at(tick))
+        shown = worst if tick.printed else shown
         losses.append(worst)
     targets, clean = [], 0
     for life in lives(stream):
@@ -167,7 +169,7 @@ def _degrading(stream: Stream, loss_at: Callable[[Tick], float], above: float, n
         clean += len(life.ticks) if onset is None else onset
         if onset is not None:
             targets.append(Span(life.ticks[onset].at_s, life.until_s + TICK_S))
-    positive = True if worst >= enough else None if worst >= nearly else False
+    positive = True if shown >= enough else None if worst >= nearly else False
     return Truth(positive, targets if positive else (), () if positive else targets, clean * TICK_S, losses)
 
 

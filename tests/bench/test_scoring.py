@@ -49,6 +49,13 @@ def test_a_stream_that_hardly_leaks_counts_neither_way() -> None:
     assert scored(Question.LEAK, stream_of(leaking([0] * 100 + [50] * 100))).positive is True
 
 
+def test_a_leak_that_no_line_shows_counts_neither_way() -> None:
+    hidden = [tick._replace(printed=False) for tick in leaking([50] * 100)]
+    unseen = stream_of([*leaking([0] * 100), *hidden])
+    assert scored(Question.LEAK, unseen).positive is None
+    assert scored(Question.LEAK, stream_of([*unseen.ticks, *leaking([50])])).positive is True
+
+
 def test_a_restart_makes_the_engine_clean_again_but_the_worst_loss_stays() -> None:
     down = [QUIET._replace(up=False, printed=False, life=0)] * 10
     second = leaking([0] * 100 + [20] * 100, life=1)
