@@ -161,7 +161,7 @@ def _degrading(stream: Stream, loss_at: Callable[[Tick], float], above: float, n
     worst, shown, losses = 0.0, 0.0, []
     for tick in stream.ticks:
         worst = max(worst, loss_at(tick))
-        shown = worst if tick.printed else shown
+        shown = max(shown, loss_at(tick)) if tick.printed else shown
         losses.append(worst)
     targets, clean = [], 0
     for life in lives(stream):

@@ -161,3 +161,8 @@ def event(standing: Standing, state: AlertState, at_s: float, reason: str = "") 
         standing.evidence,
         reason,
     )
+
+
+def refuted(event: AlertEvent, at_s: float) -> AlertEvent:
+    """Return the end of an alert that was told of at a log's end, and that the log does not confirm as it goes on."""
+    return event._replace(state=AlertState.RESOLVED, at_s=at_s, reason="the log went on")

@@ -296,7 +296,7 @@ class Bench:
         return events
 
     def judge_newest(self, window: Window, at_s: float, within_s: float) -> list[AlertEvent]:
-        """Evaluate the rules where a record came within a time before this one, which is the last; none rests."""
+        """Evaluate the rules a last time, if there was a record within so many seconds before; no condition rests."""
         if window.last is None or window.last.ts_s < at_s - within_s:
             return []
         self.wake()

@@ -50,7 +50,7 @@ class Rung(NamedTuple):
     come and gone over the shortest stretch. Once the run has more blocks than this, its records must show that the
     requests are as long as they were, and the shift must have come lately."""
     every: int = 1
-    """Compared at each so-many-th block: a stretch of many hours changes little in minutes."""
+    """Compared at each so-many-th block that tells: a stretch of many hours changes little in minutes."""
 
 
 class Level(NamedTuple):
@@ -134,6 +134,8 @@ class _LevelState:
         self.last: deque[Block] = deque(maxlen=self.longest)
         self.balance: deque[Balance] = deque(maxlen=300)
         self.seen = 0
+        self.kept = 0
+        """Blocks that took part in comparisons: neither cold nor censored."""
         self.rungs = [_RungState(rung) for rung in level.rungs]
 
     def before(self, start_s: float) -> list[Grain]:
@@ -217,6 +219,7 @@ class Ladder:
         if not warm or block.censored:
             return
         state.last.append(block)
+        state.kept += 1
         if len(state.first) < state.longest:
             state.first.append(block)
         for rung_state in state.rungs:
@@ -227,7 +230,7 @@ class Ladder:
         if rung.young is not None and state.seen > rung.young:
             rung_state.verdict = None
             return
-        if state.seen % rung.every:
+        if state.kept % rung.every:
             return
         if len(state.last) < rung.blocks or len(state.first) < rung.blocks:
             return

@@ -11,7 +11,7 @@ from operator import itemgetter
 
 from kvlogd import alerts
 from kvlogd.agenda import Agenda
-from kvlogd.alerts import Standing
+from kvlogd.alerts import Standing, refuted
 from kvlogd.course import PastLife
 from kvlogd.engines import Fleet, Ids, Life
 from kvlogd.evaluate import Bench, outlives_runs
@@ -151,6 +151,7 @@ class Pipeline:
     def finish(self, *, unparsed: int = 0, impossible: int = 0) -> None:
         """Say that the log is at its end: lines without a stamp behind the last stamp tell that time went on.
 
+        Records since the last tick are judged as the next one would, and dated by it; no condition rests.
         `unparsed` and `impossible` are the parser's counts: they hang on how a log was cut until it is read to its end.
         """
         self.settle()
@@ -165,16 +166,18 @@ class Pipeline:
             self._note_abstained(track)
 
     def close_unconfirmed(self, told: Iterable[AlertEvent]) -> None:
-        """End the alerts that an earlier reading told of at its log's end and that what came since does not confirm."""
+        """End the alerts that an earlier reading told of at its log's end and that what came since does not confirm.
+
+        To be asked once this reading is at its own end.
+        """
         standing = {one.key for track in self._tracks.values() for one in track.bench.standings()}
         standing |= {one.key for one in self._source_bench.standings()}
         # what is about several lives can be confirmed only by who has seen them
         lasting = {rule.id for rule in self._rules if outlives_runs(rule)}
         latest = {event.key: event for event in told if event.key.rule not in lasting}
         for key, event in latest.items():
-            if event.state is AlertState.FIRING and key not in standing and (self.now_s or 0.0) >= event.at_s:
-                end = event._replace(state=AlertState.RESOLVED, at_s=self.now_s or 0.0, reason="the log went on")
-                self._alert_events.append(end)
+            if event.state is AlertState.FIRING and key not in standing and self.next_tick_s >= event.at_s:
+                self._alert_events.append(refuted(event, max(self.now_s or 0.0, event.at_s)))
 
     def questions(self) -> Iterator[tuple[Rule, float]]:
         """Yield the rules whose query is due, each with the time it asks about; ask once what is read is stored."""

@@ -124,7 +124,7 @@ def _idle(event: AlertEvent, facts: Facts) -> str:
     columns = f"ts, kv_usage, running + waiting AS busy FROM {{}} WHERE run_id = {event.key.run}"
     at_work, until = "", f"ts <= {stamp(event.at_s, up=True)}"
     if "busy_usage" in facts:
-        busy = f"run_id = {event.key.run} AND running > 0 AND {until}"
+        busy = f"run_id = {event.key.run} AND running + waiting > 0 AND {until}"
         at_work = f", (SELECT min(kv_usage) FROM samples WHERE {busy}) AS busy_usage"
     both = f"SELECT NULL AS exact, {columns.format('samples')} UNION ALL SELECT kv_usage, {columns.format('scrapes')}"
     return (

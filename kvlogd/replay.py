@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from kvlogd.alerts import refuted
 from kvlogd.cutter import Chunk
 from kvlogd.engines import Ids
 from kvlogd.envelope import Envelope, Unwrapper, sniff
@@ -30,6 +31,8 @@ from kvlogd.source import LogFile, chunks, expand
 from kvlogd.stamp import Stamper
 from kvlogd.store import Store
 
+LONGEST_REST_S = 300.0
+"""No condition about one run rests longer: what is found at a log's end is found again within that, or is not there."""
 COMMIT_RECORDS = 20_000
 """Records that are committed together: a commit costs about 12 ms however small it is."""
 
@@ -104,8 +107,8 @@ class SourceReader:
         told = store.alert_events(source)
         self._told = {(event.key, event.state, event.at_s) for event in told}
         """What an earlier replay has stored already: its clock may have run on past the end of the log."""
-        last = {event.key: event.state for event in told}
-        self._firing = {key for key, state in last.items() if state is AlertState.FIRING}
+        last = {event.key: event for event in told}
+        self._firing = {key: event for key, event in last.items() if event.state is AlertState.FIRING}
         """Alerts that it left standing: at its end no condition rested, so that this one may find them later."""
         self._lines = 0
         self._waiting: list[Position] = []
@@ -146,11 +149,11 @@ class SourceReader:
         now_s = self._pipeline.now_s
         if newest_s is not None and now_s is not None and now_s < newest_s <= self._stamper.latest_s():
             self._pipeline.advance(newest_s)
+        counts = self._parser.counts
+        self._pipeline.finish(unparsed=counts["unparsed"], impossible=counts["impossible"])
         if self._resumed:
             self._commit()
             self._pipeline.close_unconfirmed(self._store.alert_events(self._source))
-        counts = self._parser.counts
-        self._pipeline.finish(unparsed=counts["unparsed"], impossible=counts["impossible"])
         lost = {**self._scanner.losses(), **self._pipeline.leaps.losses()}.items()
         self._gaps += [Gap(self._source, self._pipeline.now_s, reason, count) for reason, count in lost if count]
         self._commit()
@@ -180,7 +183,7 @@ class SourceReader:
                 samples=harvest.samples,
                 sample_runs=harvest.sample_runs,
                 events=harvest.events,
-                alert_events=[event for event in harvest.alert_events if self._is_news(event)],
+                alert_events=[news for event in harvest.alert_events for news in self._news(event)],
                 gaps=self._gaps,
                 positions=self._waiting,
             )
@@ -189,12 +192,19 @@ class SourceReader:
         self._waiting, self._gaps = [], []
         inquire(self._pipeline, self._store)
 
-    def _is_news(self, event: AlertEvent) -> bool:
-        """Return whether an earlier replay has not told it yet; to be asked of each event once, in their order."""
-        if event.state is not AlertState.FIRING:
-            self._firing.discard(event.key)
-        stands = event.key in self._firing and not event.reason
-        return not stands and (event.key, event.state, event.at_s) not in self._told
+    def _news(self, event: AlertEvent) -> tuple[AlertEvent, ...]:
+        """Return what an earlier replay has not told yet; to be asked of each event once, in their order."""
+        if (event.key, event.state, event.at_s) in self._told:
+            return ()
+        before = self._firing.get(event.key)
+        if before is None or event.at_s < before.at_s:
+            return (event,)
+        del self._firing[event.key]
+        if event.state is not AlertState.FIRING or event.reason:
+            return (event,)
+        latest_s = before.at_s + LONGEST_REST_S
+        is_the_same = before.key.run is None or event.at_s <= latest_s
+        return () if is_the_same else (refuted(before, latest_s), event)
 
     def _resume(self) -> None:
         """Bring the pipeline to where it stood, from the store, once."""

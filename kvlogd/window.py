@@ -14,7 +14,7 @@ from kvlogd.quantity import Unit
 from kvlogd.spells import Spells
 
 CROWDED = 0.8
-"""Usage below which no request is ever evicted."""
+"""A pool that is less full has not evicted a request lately."""
 RECENT = 720
 """Records that are kept whole: 2 hours at vLLM's default interval of 10 s."""
 HANGS_S = 180.0

@@ -124,7 +124,7 @@ MAY_IMPORT = {
     "report": "chart notice outcome quantity rules rows store proof",
     "progress": "",
     "replay": (
-        "engines envelope inquiry outcome parse pipeline reading rows rules scan sidecar sideline source stamp "
+        "alerts engines envelope inquiry outcome parse pipeline reading rows rules scan sidecar sideline source stamp "
         "store cutter"
     ),
     "systemd": "",

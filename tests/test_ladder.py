@@ -235,3 +235,14 @@ def test_a_hit_rate_that_moves_says_that_prompts_changed() -> None:
         s._replace(prefix_hit_rate=0.2 if i < 1000 else 0.6) for i, s in enumerate(traffic(3000, leaking, hit_rate=0.2))
     )
     assert first_fire(rows) is None
+
+
+@pytest.mark.parametrize("phase", range(3))
+def test_a_pool_that_is_full_at_a_fixed_hour_keeps_no_stretch_from_being_compared(phase: int) -> None:
+    def usage(i: int, running: int) -> float:
+        return 0.99 if (i // 60) % 3 == phase and i % 60 == 5 else 0.02 * running
+
+    fed = Fed(Size(POOL, None))
+    for stats in traffic(7000, usage):
+        fed.take(stats, 10.0)
+    assert all(rung.history for rung in fed.ladder._levels[0].rungs)

@@ -195,6 +195,26 @@ def test_a_log_that_grew_is_continued(tmp_path: Path, straight: Plain, share: fl
     assert sql(db, EVENTS) == straight.events
 
 
+def test_what_a_log_s_end_seemed_to_say_is_taken_back_before_the_same_is_found_in_truth(tmp_path: Path) -> None:
+    server = Server(seed=3)
+    server.start()
+    server.busy(30, 4, 0.2)
+    server.record(0, 0.2, waiting=3, prompt=0.0, generation=0.0)
+    for _ in range(3):
+        server.post()
+    ends = len(server.lines)
+    server.busy(720, 4, 0.2)
+    server.record(4, 0.2, prompt=0.0, generation=0.0)
+    server.pause(400)
+    server.log("x.py:1", "something else")
+    log, db = tmp_path / "vllm.log", tmp_path / "s.duckdb"
+    states = [
+        [alert["state"] for alert in replay(put(log, envelopes.plain(lines)), "--db", db).alerts]
+        for lines in (server.lines[:ends], server.lines)
+    ]
+    assert states == [["firing"], ["firing", "resolved", "firing"]]
+
+
 def test_what_the_last_seconds_of_a_log_tell_is_told_at_once_and_not_again_when_it_goes_on(tmp_path: Path) -> None:
     server = Server(seed=22)
     server.start()

@@ -20,7 +20,7 @@ from kvlogd.course import newest
 from kvlogd.eyes import as_record
 from kvlogd.fields import Count, Duration, Points
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
-from kvlogd.spells import NOISY_S, Raised, Spell, Spells, climbs
+from kvlogd.spells import DROP, NOISY_S, Raised, Spell, Spells, climbs
 from kvlogd.tally import per_request
 from kvlogd.window import Window
 
@@ -150,30 +150,31 @@ class Floor:
         return not leases and lasted_s >= self._params.climb_within and climbs(raised, step)
 
 
-def held_more_than_at_work(window: Window, params: Params) -> Finding | None:
-    """Return a finding where the run once worked with less than it ever held idle: what went before its first spell.
+def held_more_than_at_work(window: Window, params: Params) -> Finding | Abstained | None:
+    """Return a finding where the run, before it idled first, once worked with less than it has ever held idle since.
 
     Its floor, whatever it consists of, was no higher then. What the last requests held, were it given back with the
-    next step only, is no more than a few requests hold, or falls by chance within some spells.
+    next step only, is no more than a few requests hold, or falls by chance within some spells; and then the engine
+    works with less again. None where it never held more.
     """
     spells = window.spells
     lowest = spells.lowest or 0.0
-    if window.has_connector is not False or spells.last_drop is not None or lowest < params.rises_by:
+    if window.has_connector is not False or lowest < params.rises_by:
         return None
-    if spells.count < params.spells:
-        return None
+    first = spells.past[0] if spells.past else spells.latest[0]
     parts = [*window.course.parts, *window.course.latest]
-    least = min(parts, key=lambda part: part.least_usage, default=None)
-    if least is None or lowest - least.least_usage < params.rises_by:
+    least = min([p for p in parts if p.start_s < first.start_s], key=lambda part: part.least_usage, default=None)
+    since = min([part.least_usage for part in parts if part.start_s >= first.start_s], default=lowest)
+    if least is None or lowest - least.least_usage < params.rises_by - 1e-9 or since < lowest - DROP:
         return None
     above = sum([part.usage - part.records * least.least_usage for part in parts])
     few = FEW * above / max(1, sum([part.running for part in parts]))
-    if lowest - least.least_usage < few and spells.count < UNSURE_SPELLS:
-        return None
+    wanted = UNSURE_SPELLS if lowest - least.least_usage < few else params.spells
     held = Raised(params.rises_by)
     held.spells, held.low_s = [*spells.past, spells.latest[-1]], least.end_s
-    if held.spells[-1].end_s - held.spells[0].start_s < params.hold:
-        return None
+    lasted_s = held.spells[-1].end_s - first.start_s
+    if spells.last_drop is not None or spells.count < wanted or lasted_s < params.hold:
+        return Abstained("more is in use idle than it once worked with; it may be given back by itself or late")
     return _finding(window, spells, held, least.least_usage)
 
 

@@ -128,9 +128,7 @@ class Recompute:
         self._taken = window.count - len(records) + begin
 
     def _knows(self, running: int) -> bool:
-        """Return whether nothing need be learned of a load for now; of none there is nothing to learn."""
-        if not running:
-            return True
+        """Return whether nothing need be learned of a load for now."""
         return self._unlearned < CALM_EVERY and len(self._calm.get(load_bin(running), ())) >= LEAST_CALM
 
     def _pass_by(self, last: Stats) -> None:

@@ -58,9 +58,9 @@ class Stall:
             return Finding(window.crashed_s, at_s - window.crashed_s, {"crashed": 1.0})
         if last is None or window.stopped or window.paused:
             return NoEvidence()
-        if window.count != self._taken:
-            self._taken = window.count
-            self._starving(last)
+        for record in window.fresh(self._taken):
+            self._starving(record)
+        self._taken = window.count
         if window.zero_since_s is None and self._starved_since_s is None:
             self.rest_s = self._patience_s  # whatever begins now must last for longer
             return CLEAR
@@ -82,7 +82,7 @@ class Stall:
     def _starving(self, last: Stats) -> None:
         """Note since when a queue has stood beside a pool with room, with far fewer running than usual."""
         # a slow maximum: one burst does not set the yardstick for ever
-        self._most_running = max(float(last.running), self._most_running * 0.999)
+        self._most_running = max(float(last.running), self._most_running * 0.9998)
         queues = last.waiting > last.running and last.kv_usage < 0.5
         if not queues or last.running > max(1.0, 0.5 * self._most_running):
             self._starved_since_s = None

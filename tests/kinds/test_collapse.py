@@ -154,3 +154,14 @@ def test_a_dip_is_remembered_however_old_the_run_is() -> None:
     later = records(3000, 0.7, start_s=3000.0)
     collapse, _ = judged([*USUAL, *dip, *later])
     assert min(block.lowest for block in collapse._blocks) == 0.3
+
+
+def test_an_old_run_is_looked_at_each_two_minutes() -> None:
+    rests = [judged(records(n, 0.7))[0].rest_s for n in (600, 2000)]
+    assert rests == [60.0, 120.0]
+
+
+def test_without_a_prefix_cache_nothing_is_kept() -> None:
+    evaluator, verdict = judged(records(2000, rate=0.0))
+    assert isinstance(verdict, Clear)
+    assert not evaluator._blocks

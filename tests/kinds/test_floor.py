@@ -1,7 +1,8 @@
 """`floor`: an idle residue that climbs or lasts fires; leases, the null block and delayed frees do not."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -119,8 +120,12 @@ def lost_before(
     busy: float = 0.2,
     connector: bool | None = False,
     step_s: float = 400.0,
+    later: Mapping[int, float] = MappingProxyType({}),
 ) -> Judgement:
-    """Return the verdict on an engine that idles first after blocks were lost; it worked with less before."""
+    """Return the verdict on an engine that idles first after blocks were lost; it worked with less before.
+
+    `later`: its usage at work before the idle spell of a number.
+    """
     window = Window(Run(1, 1, 1, 0.0, True, kv_tokens=16_000, blocks=1000, kv_connector=connector))
     evaluator = floor.make(floor.Params())
     for i in range(30):
@@ -128,7 +133,8 @@ def lost_before(
     verdict: Judgement = NoEvidence()
     for n, usage in enumerate(idle, 1):
         at_s = 300.0 + n * step_s
-        window.observe(Stats(at_s - 10.0, None, 0, None, 900.0, 90.0, 5, 0, busy))
+        for i in range(10):
+            window.observe(Stats(at_s - 110.0 + 10.0 * i, None, 0, None, 900.0, 90.0, 5, 0, later.get(n, busy)))
         window.observe(Stats(at_s, None, 0, None, 0.0, 0.0, 0, 0, usage))
         verdict = evaluator.judge(window, at_s)
     return verdict
@@ -154,6 +160,15 @@ def test_an_engine_that_once_worked_with_less_than_it_ever_holds_idle_has_lost_i
         assert verdict.evidence["busy_usage"] == 0.02
         assert verdict.evidence["lowest_idle_usage"] == idle[0]
         assert verdict.evidence["blocks_held"] == round(1000 * (idle[-1] - 0.02))
+
+
+def test_it_works_with_less_again_and_nothing_was_lost() -> None:
+    verdict = lost_before([0.15] * 12, later={9: 0.02})
+    assert isinstance(verdict, Clear)
+
+
+def test_a_residue_from_before_the_first_spell_that_moves_is_not_called_healthy() -> None:
+    assert isinstance(lost_before([0.15] * 6 + [0.16, 0.15]), Abstained)
 
 
 def test_what_was_lost_before_the_log_makes_the_requests_no_larger() -> None:

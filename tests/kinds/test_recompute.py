@@ -141,6 +141,24 @@ def test_it_ends_with_the_storm() -> None:
     assert isinstance(judged([*CALM, *storm, *records(20, start_s=840)], run_of())[1], Clear)
 
 
+def test_an_engine_that_idles_each_minute_has_a_calm_past_too() -> None:
+    """Its blocks end idle: what it did before is learned from all the same."""
+    window, evaluator = Window(SIZED), make(Params())
+    for i in range(360):
+        stats = Stats(10.0 * i, 1, 0, None, 300.0, 200.0, 8, 0, 0.5)
+        window.observe(
+            stats if i % 6 < 5 else stats._replace(prompt_tps=0.0, generation_tps=0.0, running=0, kv_usage=0.0)
+        )
+        if i % 6 == 5:
+            evaluator.judge(window, 10.0 * i)
+    verdict: Judgement = NoEvidence()
+    for i in range(360, 420):
+        calm = i % 2
+        window.observe(Stats(10.0 * i, 1, 0, None, 300.0, 50.0, 8 if calm else 6, 1 if calm else 3, 0.97))
+        verdict = evaluator.judge(window, 10.0 * i)
+    assert isinstance(verdict, Finding)
+
+
 def test_its_memory_is_bounded_and_can_be_written_down() -> None:
     many = [record(60.0 * i, running=1 + i % 200, generation_tps=9.0, kv_usage=0.9) for i in range(2000)]
     recompute, _ = judged(many)
