@@ -49,22 +49,12 @@ class _One:
     def __init__(self, evaluator: Any, method: str) -> None:
         self._evaluator = evaluator
         self._method = method
-        self._judge = getattr(evaluator, method)
         self.due_s = -inf
         self.ripe = inf
         """Before it is due it is asked once the run has so many records."""
         self._said: Judgement = UNASKED
         self.failures = 0
         """How often it has failed in a row."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what is kept in the store: plain state, no function."""
-        return {name: value for name, value in vars(self).items() if name != "_judge"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take up what the store kept."""
-        vars(self).update(state)
-        self._judge = getattr(self._evaluator, self._method)
 
     def ones(self) -> Iterable["_One"]:
         """Return itself."""
@@ -78,7 +68,7 @@ class _One:
         """Ask it; return whether it says something else than before."""
         evaluator, before = self._evaluator, self._said
         try:
-            said: Judgement = self._judge(window, at_s)
+            said: Judgement = getattr(evaluator, self._method)(window, at_s)
         except FAULTS as error:
             self.failures += 1
             times = count_text(self.failures, "time")

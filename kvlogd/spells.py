@@ -66,7 +66,10 @@ class Spells:
         self._raised: dict[float, Raised] = {}
 
     def above(self, by: float) -> Raised:
-        """Return the spells that stay so far above the lowest; it goes on with each record."""
+        """Return the spells that stay so far above the lowest; it goes on with each record.
+
+        Whole where it is asked for before spells have been thinned out: rules ask at the first idle record.
+        """
         if by not in self._raised:
             raised = self._raised[by] = Raised(by)
             kept = [spell for spell in self.past if spell.end_s < self.latest[0].start_s]

@@ -86,10 +86,8 @@ class Floor:
         idle = self._take_exact(window) or window.idled > self._taken
         self._taken = window.count
         if idle or (window.count and isinstance(self._judgement, NoEvidence)):
-            raised, exactly = (
-                window.spells.above(self._params.rises_by),
-                self._exact.above(EXACT * self._params.rises_by),
-            )
+            raised = window.spells.above(self._params.rises_by)
+            exactly = self._exact.above(EXACT * self._params.rises_by)
             by_log = self._look(window, window.spells, raised, PRINT_STEP)
             if not isinstance(by_log, Finding):
                 by_log = held_more_than_at_work(window, self._params) or by_log
@@ -159,7 +157,7 @@ def held_more_than_at_work(window: Window, params: Params) -> Finding | Abstaine
     """
     spells = window.spells
     lowest = spells.lowest or 0.0
-    if window.has_connector is not False or lowest < params.rises_by:
+    if not spells.count or window.has_connector is not False or lowest < params.rises_by:
         return None
     first = spells.past[0] if spells.past else spells.latest[0]
     parts = [*window.course.parts, *window.course.latest]
