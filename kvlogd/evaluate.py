@@ -32,6 +32,10 @@ METHODS = {Per.ENGINE: "judge", Per.SOURCE: "judge_source", Per.GPU: "judge_gpu"
 """What an evaluator judges each scope by."""
 Judged = Window | SourceWindow | GpuWindow | HostWindow
 DAY_S = 86_400.0
+TOGETHER_S = 60.0
+"""Conditions that rest are asked at multiples of this, all that are due by then together ..."""
+SETTLED = 720
+"""... once the run has so many records: in its first hours everything may happen within minutes."""
 FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What a fault in a condition raises. It must cost neither the other rules nor the alert's state."""
 
@@ -50,6 +54,8 @@ class _One:
         self._evaluator = evaluator
         self._method = method
         self.due_s = -inf
+        self.least = 0
+        """Due or not, it has nothing to say until the run has so many records."""
         self.ripe = inf
         """Before it is due it is asked once the run has so many records."""
         self._said: Judgement = UNASKED
@@ -74,6 +80,7 @@ class _One:
             times = count_text(self.failures, "time")
             said = Broken(f"the rule failed, {times} so far: {type(error).__name__}")
         self.due_s = at_s + getattr(evaluator, "rest_s", 0.0)
+        self.least = getattr(evaluator, "least", 0)
         self.ripe = getattr(evaluator, "ripe", inf)
         if said is before:
             return False
@@ -199,7 +206,7 @@ class Bench:
     """The rules of one scope, each with the state of its alert.
 
     A condition rests until it may have something else to say; and a rule is put together anew where one of its
-    conditions has said something else, or its alert stands. So most ticks ask few conditions and look at no rule.
+    conditions has said something else, or its alert stands. So most ticks ask no condition and look at no rule.
     """
 
     def __init__(self, works: Iterable[_AtWork]) -> None:
@@ -212,6 +219,10 @@ class Bench:
         self._asked_s = -inf
         self._is_quiet = False
         """No rule has an alert or a finding, as far as is known."""
+        self._has_eyes = False
+        """/metrics has been read: what waited for records only has more to look at since."""
+        self._rests_s, self._rests_count = -inf, 0.0
+        """No condition is asked before this time, unless the run has so many records."""
 
     @classmethod
     def of_engine(cls, rules: Iterable[Rule], life: Life, going_on: Iterable[Standing] = ()) -> "Bench":
@@ -258,21 +269,47 @@ class Bench:
         """Ask the conditions that are due; return the rules that may say something else now, or have an alert."""
         # a clock that went back keeps none from being asked
         went_back, self._asked_s = at_s < self._asked_s, at_s
-        count = window.count if isinstance(window, Window) else 0
+        count, changed = 0, False
+        if isinstance(window, Window):
+            count = window.count
+            if window.eyes.count and not self._has_eyes:
+                self._has_eyes = True
+                self.wake()
+        is_late = count >= self._rests_count and (count < SETTLED or not at_s % TOGETHER_S)
+        if is_late or at_s >= self._rests_s or went_back:
+            changed = self._ask(window, at_s, count, all_of_them=went_back)
         stirred: list[_AtWork] = []
         if not self._is_quiet:
             stirred = [work for work in self._judged if work.standing is not None or type(work.last) is Finding]
-        changed = self._has_excuses
-        for one in self._ones:
-            if (at_s >= one.due_s or count >= one.ripe or went_back) and one.ask(window, at_s):
-                changed = True
+        changed |= self._has_excuses
         self._is_quiet = not (stirred or changed)
         return self._judged if changed else stirred
 
+    def _ask(self, window: Judged, at_s: float, count: int, *, all_of_them: bool) -> bool:
+        """Ask the conditions that are due; return whether one says something else than before."""
+        changed = False
+        rests_s, rests_count = inf, inf
+        for one in self._ones:
+            is_due = at_s >= one.due_s and count >= one.least
+            if (is_due or count >= one.ripe or all_of_them) and one.ask(window, at_s):
+                changed = True
+            ready = one.ripe
+            if one.least > count:
+                ready = min(ready, one.least)
+            elif one.due_s < rests_s:
+                rests_s = one.due_s
+            if ready < rests_count:
+                rests_count = ready
+        if count >= SETTLED and at_s < rests_s < inf:
+            rests_s += -rests_s % TOGETHER_S
+        self._rests_s, self._rests_count = rests_s, rests_count
+        return changed
+
     def wake(self) -> None:
         """End the rest of all conditions: something has happened that none of them could wait for."""
+        self._rests_s = -inf
         for one in self._ones:
-            one.due_s = -inf
+            one.due_s, one.least = -inf, 0
 
     def judge(self, window: Judged, at_s: float) -> list[AlertEvent]:
         """Evaluate the rules on this scope at a time; return what changed."""

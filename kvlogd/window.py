@@ -234,6 +234,8 @@ class Signal(NamedTuple):
     """The field of `Stats` it is, where it is one: those have a history that can be averaged."""
     of_scrapes: bool = False
     """Nothing can come of it before /metrics was read for as long as it asks for."""
+    of_records: bool = False
+    """It is a time that begins with a record of the log, and with none before the latest."""
 
 
 def _column(unit: Unit, what: str, name: str) -> Signal:
@@ -276,6 +278,7 @@ SIGNALS: Mapping[str, Signal] = {
         Unit.SECONDS,
         "for how long the records have repeated bit by bit, with requests in them and no throughput",
         _since("frozen_since_s"),
+        of_records=True,
     ),
     "log_stopped_for": Signal(
         Unit.SECONDS,
@@ -290,7 +293,10 @@ SIGNALS: Mapping[str, Signal] = {
         of_scrapes=True,
     ),
     "standstill_for": Signal(
-        Unit.SECONDS, "since when the records have requests in them and no throughput", _since("zero_since_s")
+        Unit.SECONDS,
+        "since when the records have requests in them and no throughput",
+        _since("zero_since_s"),
+        of_records=True,
     ),
 }
 

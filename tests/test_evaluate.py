@@ -5,7 +5,7 @@ import pytest
 
 from kvlogd.engines import Fleet, Ids
 from kvlogd.evaluate import Bench, _One, combined, excused
-from kvlogd.model import Abstained, AlertEvent, Clear, Finding, Judgement, NoEvidence
+from kvlogd.model import Abstained, AlertEvent, Clear, Finding, Judgement, NoEvidence, Scrape
 from kvlogd.rules import Rule, load_rule
 from kvlogd.window import SourceWindow, Window
 from tests.lines import START_S, record
@@ -174,6 +174,7 @@ class Asked:
     def __init__(self) -> None:
         self.times: list[float] = []
         self.rest_s = 60.0
+        self.least = 0
         self.ripe = 100
 
     def judge(self, _window: Window, at_s: float) -> Judgement:
@@ -205,6 +206,36 @@ def test_its_rest_ends_when_the_run_has_as_many_records_as_it_waits_for(
         window.observe(record(number))
         bench.judge(window, START_S + number / 10)
     assert times == [START_S, START_S + 9.9, START_S + 10]
+
+
+def test_a_condition_that_waits_for_a_record_is_not_asked_before_it(asked: tuple[Bench, Window, list[float]]) -> None:
+    bench, window, times = asked
+    bench._ones[0]._evaluator.least = 3
+    for at_s in (0, 60, 120, 180, 240, 300):
+        window.observe(record(at_s))
+        bench.judge(window, START_S + at_s)
+    assert times == [START_S, *(START_S + at_s for at_s in (120, 180, 240, 300))]
+
+
+def test_the_first_scrape_ends_the_wait_for_records(asked: tuple[Bench, Window, list[float]]) -> None:
+    bench, window, times = asked
+    bench._ones[0]._evaluator.least = 3
+    for at_s in (0, 60, 120):
+        bench.judge(window, START_S + at_s)
+    window.scraped(Scrape(START_S + 130, 0, None), START_S + 130)
+    bench.judge(window, START_S + 150)
+    assert times == [START_S, START_S + 150]
+
+
+def test_in_an_old_run_those_that_rest_are_asked_at_whole_minutes(asked: tuple[Bench, Window, list[float]]) -> None:
+    bench, window, times = asked
+    bench._ones[0]._evaluator.rest_s = 40.0
+    bench._ones[0]._evaluator.ripe = 2000
+    for number in range(1000):
+        window.observe(record(number))
+    for at_s in (30, 60, 90, 120, 150, 180):
+        bench.judge(window, START_S + at_s)
+    assert times == [START_S + at_s for at_s in (30, 120, 180)]
 
 
 def test_a_clock_that_goes_back_keeps_no_condition_from_being_asked(asked: tuple[Bench, Window, list[float]]) -> None:

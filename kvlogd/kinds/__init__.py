@@ -4,8 +4,8 @@ A kind has NAME, SCOPES, a frozen `Params` model, and `make(params)`, which retu
 (or one source). One that judges several lives of an engine says so with LASTING, one that cannot be combined with
 others with ALONE. To add a kind, write its module and its test, and name it here.
 
-An evaluator is asked at each tick, unless it says that it may rest: for `rest_s` seconds, but no longer than until the
-run has `ripe` records. Both are looked at after each judgement, which stands meanwhile.
+An evaluator is asked at each tick, unless it says that it may rest: for `rest_s` seconds and until the run has `least`
+records, but no longer than until it has `ripe` ones. They are looked at after each judgement, which stands meanwhile.
 """
 
 from collections.abc import Mapping

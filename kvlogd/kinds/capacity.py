@@ -104,11 +104,12 @@ class Capacity:
         self._last_s = 0.0
         self._patience_s = min(params.queue, params.busy, params.too_long, MOST_REST_S)
         self.rest_s = 0.0
+        self.least = 0
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether the pool is too small for what is asked at a time."""
         last = window.last
-        self.rest_s = 0.0
+        self.rest_s, self.least = 0.0, 0
         if last is None or window.crashed_s is not None or window.stopped or window.paused:
             return NoEvidence()
         fresh = window.count - self._taken
@@ -120,7 +121,8 @@ class Capacity:
                 if stats.kv_usage >= 0.5 or self._queue or self._full_since_s is not None:
                     self._observe(stats, window)
         if not self._queue and self._full_since_s is None and window.zero_since_s is None:
-            self.rest_s = self._patience_s  # whatever begins now must last for longer
+            # whatever begins now must last for longer, and begins with a record
+            self.rest_s, self.least = self._patience_s, self._taken + 1
             return CLEAR
         if not last.running and not self._queue:
             return self._nothing_runs(window, last, at_s)

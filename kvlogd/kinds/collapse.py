@@ -111,6 +111,7 @@ class Collapse:
         self._start_s = 0.0
         self.rest_s = BLOCK_S
         """How long a block is: twice as long once the run has too many."""
+        self.least = BLOCK_RECORDS
         self._resets = 0
         self._blocks: list[Block] = []
         """Of the whole run, thinned out as it grows."""
@@ -143,7 +144,7 @@ class Collapse:
             needed = self._skipped + 1 >= self._stride or rate <= self._params.to * self._highest
             self._keep(block_of(window.fresh(self._taken), rate) if needed else moment_of(last, rate))
             self._judgement = self._look(window)
-        self._taken, self._start_s = window.count, last.ts_s
+        self._taken, self._start_s, self.least = window.count, last.ts_s, window.count + BLOCK_RECORDS
         return self._judgement
 
     def _keep(self, block: Block) -> None:

@@ -76,6 +76,7 @@ class Floor:
         self._params = params
         self._taken = self._scraped = 0
         self.rest_s = 0.0
+        self.least = 0
         self._exact = Spells(EXACT_STEP)
         self._worked = True
         """The scrape before was not idle."""
@@ -85,6 +86,7 @@ class Floor:
         """Return the verdict on the idle spells so far; it changes only with a new idle record."""
         idle = self._take_exact(window) or window.idled > self._taken
         self._taken = window.count
+        self.least = 0 if window.eyes.count else window.count + 1
         if idle or (window.count and isinstance(self._judgement, NoEvidence)):
             raised = window.spells.above(self._params.rises_by)
             exactly = self._exact.above(EXACT * self._params.rises_by)

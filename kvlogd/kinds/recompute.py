@@ -99,6 +99,7 @@ class Recompute:
         self._unlearned = CALM_EVERY
         """Blocks since one with room in the pool was last learned from."""
         self.rest_s = 0.0
+        self.least = BLOCK_RECORDS
         self._judgement: Judgement = NoEvidence()
 
     def judge(self, window: Window, at_s: float) -> Judgement:
@@ -110,7 +111,7 @@ class Recompute:
                 self._taken = window.count
             else:
                 self._take(window.fresh(self._taken), window)
-        self.rest_s = max(0.0, self._start_s + BLOCK_S - at_s)
+        self.rest_s, self.least = max(0.0, self._start_s + BLOCK_S - at_s), self._taken + BLOCK_RECORDS
         return self._judgement
 
     def _take(self, records: Sequence[Stats], window: Window) -> None:

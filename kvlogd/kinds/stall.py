@@ -9,6 +9,8 @@ patience will do then. That they are busy proves nothing, and is only told: a ke
 Cannot see: a hang that began while the engine was idle, for then there is no record at all.
 """
 
+from collections.abc import Sequence
+
 from pydantic import BaseModel, ConfigDict
 
 from kvlogd.fields import Duration
@@ -17,6 +19,9 @@ from kvlogd.window import Window
 
 NAME = "stall"
 SCOPES = frozenset({Per.ENGINE})
+
+LESS = 0.9998
+"""The most that ran counts so much less with each record: one burst does not set the yardstick for ever."""
 
 
 class Params(BaseModel):
@@ -49,20 +54,21 @@ class Stall:
         self._taken = 0
         self._patience_s = min(params.running, params.gpu_idle, params.waiting, params.starved)
         self.rest_s = 0.0
+        self.least = 0
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether the engine stands still at a time."""
         last = window.last
-        self.rest_s = 0.0
+        self.rest_s, self.least = 0.0, 0
         if window.crashed_s is not None:
             return Finding(window.crashed_s, at_s - window.crashed_s, {"crashed": 1.0})
         if last is None or window.stopped or window.paused:
             return NoEvidence()
-        for record in window.fresh(self._taken):
-            self._starving(record)
+        self._take(window.fresh(self._taken))
         self._taken = window.count
         if window.zero_since_s is None and self._starved_since_s is None:
-            self.rest_s = self._patience_s  # whatever begins now must last for longer
+            # whatever begins now must last for longer, and begins with a record
+            self.rest_s, self.least = self._patience_s, self._taken + 1
             return CLEAR
         if window.zero_since_s is not None:
             patience_s = self._params.running if last.running else self._params.waiting
@@ -79,10 +85,18 @@ class Stall:
             return Finding(self._starved_since_s, at_s - self._starved_since_s, _evidence(window, last, at_s))
         return CLEAR
 
+    def _take(self, records: Sequence[Stats]) -> None:
+        if sum([record.waiting for record in records]):
+            for record in records:
+                self._starving(record)
+        elif records:  # nothing starves where nothing waits
+            most = max([record.running for record in records])
+            self._most_running = max(float(most), self._most_running * LESS ** len(records))
+            self._starved_since_s = None
+
     def _starving(self, last: Stats) -> None:
         """Note since when a queue has stood beside a pool with room, with far fewer running than usual."""
-        # a slow maximum: one burst does not set the yardstick for ever
-        self._most_running = max(float(last.running), self._most_running * 0.9998)
+        self._most_running = max(float(last.running), self._most_running * LESS)
         queues = last.waiting > last.running and last.kv_usage < 0.5
         if not queues or last.running > max(1.0, 0.5 * self._most_running):
             self._starved_since_s = None

@@ -15,6 +15,8 @@ SCOPES = frozenset({Per.ENGINE, Per.SOURCE, Per.GPU, Per.HOST})
 
 STALE_S, STALE_INTERVALS = 60.0, 3.0
 """The last record says nothing of the present once it is older than both."""
+UNREAD_S = 86_400.0
+"""What comes of /metrics rests so long where it is not read: the first scrape ends all rests."""
 
 
 class Of(StrEnum):
@@ -68,6 +70,7 @@ class Threshold:
         # what must have lasted for minutes is not sought twice a minute
         self._calm_s = 60.0 if self._is_above and self._is_duration and self._bound >= 120.0 else 0.0
         self.rest_s = self._calm_s
+        self.least = 0
         signal = SIGNALS.get(params.signal)
         self._index = Stats._fields.index(signal.column) if signal and signal.column else None
 
@@ -83,9 +86,12 @@ class Threshold:
         ):
             return NoEvidence()
         if signal.of_scrapes and self._calm_s and window.eyes.last is None:
-            self.rest_s = self._bound
+            self.rest_s = UNREAD_S
             return CLEAR
         value = signal.read(window, at_s)
+        if value is None and signal.of_records and self._calm_s:
+            self.rest_s, self.least = self._bound - window.silent_s(at_s), window.count + 1
+            return CLEAR
         # a column that this log does not give is unknown; anything else is None where it does not apply
         return NoEvidence() if value is None and self._index is not None else self._hold(value, at_s)
 
@@ -124,7 +130,7 @@ class Threshold:
 
     def _hold(self, value: float | None, since_s: float) -> Judgement:
         past = value is not None and (value > self._bound if self._is_above else value < self._bound)
-        self.rest_s = 0.0 if past else self._calm_s
+        self.rest_s, self.least = 0.0 if past else self._calm_s, 0
         if value is None or not past:
             return CLEAR
         if self._is_duration:  # it began as long ago as it says

@@ -78,6 +78,7 @@ class LoadTrend:
         self._params = params
         self._ladder = Ladder()
         self._taken = 0
+        self.least = 1
         self.ripe = self._ladder.missing()
         """With each block that is complete it may say something else."""
         self._judgement: Judgement = Abstained("the run is young: it has no past of its own to be compared with yet")
@@ -90,7 +91,7 @@ class LoadTrend:
             size = Size(window.run.kv_tokens, window.run.max_model_len)
             if self._ladder.take(fresh, window.interval_s, size, window.spells, idled=idled):
                 self._judgement = self._look(window)
-            self.ripe = self._taken + self._ladder.missing()
+            self.least, self.ripe = self._taken + 1, self._taken + self._ladder.missing()
         return self._judgement
 
     def _look(self, window: Window) -> Judgement:
