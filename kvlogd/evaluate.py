@@ -55,7 +55,9 @@ class _One:
         self._method = method
         self.due_s = -inf
         self.least = 0
-        """Due or not, it has nothing to say until the run has so many records."""
+        """Due or not, it has nothing to say until the run has so many records ..."""
+        self.late_s = -inf
+        """... nor before this time, unless one of them is strained."""
         self.ripe = inf
         """Before it is due it is asked once the run has so many records."""
         self._said: Judgement = UNASKED
@@ -81,6 +83,7 @@ class _One:
             said = Broken(f"the rule failed, {times} so far: {type(error).__name__}")
         self.due_s = at_s + getattr(evaluator, "rest_s", 0.0)
         self.least = getattr(evaluator, "least", 0)
+        self.late_s = at_s + getattr(evaluator, "calm_s", -inf)
         self.ripe = getattr(evaluator, "ripe", inf)
         if said is before:
             return False
@@ -221,8 +224,8 @@ class Bench:
         """No rule has an alert or a finding, as far as is known."""
         self._has_eyes = False
         """/metrics has been read: what waited for records only has more to look at since."""
-        self._rests_s, self._rests_count = -inf, 0.0
-        """No condition is asked before this time, unless the run has so many records."""
+        self._is_restless = True
+        """Some condition is to be asked at each tick."""
 
     @classmethod
     def of_engine(cls, rules: Iterable[Rule], life: Life, going_on: Iterable[Standing] = ()) -> "Bench":
@@ -269,47 +272,43 @@ class Bench:
         """Ask the conditions that are due; return the rules that may say something else now, or have an alert."""
         # a clock that went back keeps none from being asked
         went_back, self._asked_s = at_s < self._asked_s, at_s
-        count, changed = 0, False
+        count, strained = 0, 0
         if isinstance(window, Window):
-            count = window.count
+            count, strained = window.count, window.strained
             if window.eyes.count and not self._has_eyes:
                 self._has_eyes = True
                 self.wake()
-        is_late = count >= self._rests_count and (count < SETTLED or not at_s % TOGETHER_S)
-        if is_late or at_s >= self._rests_s or went_back:
-            changed = self._ask(window, at_s, count, all_of_them=went_back)
+        changed = self._has_excuses
+        if self._is_restless or count < SETTLED or not at_s % TOGETHER_S or went_back:
+            if went_back:
+                self.wake()
+            changed |= self._ask(window, at_s, count, strained)
         stirred: list[_AtWork] = []
         if not self._is_quiet:
             stirred = [work for work in self._judged if work.standing is not None or type(work.last) is Finding]
-        changed |= self._has_excuses
         self._is_quiet = not (stirred or changed)
         return self._judged if changed else stirred
 
-    def _ask(self, window: Judged, at_s: float, count: int, *, all_of_them: bool) -> bool:
+    def _ask(self, window: Judged, at_s: float, count: int, strained: int) -> bool:
         """Ask the conditions that are due; return whether one says something else than before."""
-        changed = False
-        rests_s, rests_count = inf, inf
+        changed = self._is_restless = False
         for one in self._ones:
-            is_due = at_s >= one.due_s and count >= one.least
-            if (is_due or count >= one.ripe or all_of_them) and one.ask(window, at_s):
+            if at_s >= one.due_s:
+                if count < one.least or (strained < one.least and at_s < one.late_s):
+                    continue
+            elif count < one.ripe:
+                continue
+            if one.ask(window, at_s):
                 changed = True
-            ready = one.ripe
-            if one.least > count:
-                ready = min(ready, one.least)
-            elif one.due_s < rests_s:
-                rests_s = one.due_s
-            if ready < rests_count:
-                rests_count = ready
-        if count >= SETTLED and at_s < rests_s < inf:
-            rests_s += -rests_s % TOGETHER_S
-        self._rests_s, self._rests_count = rests_s, rests_count
+            if one.due_s <= at_s:
+                self._is_restless = True
         return changed
 
     def wake(self) -> None:
         """End the rest of all conditions: something has happened that none of them could wait for."""
-        self._rests_s = -inf
+        self._is_restless = True
         for one in self._ones:
-            one.due_s, one.least = -inf, 0
+            one.due_s, one.least, one.late_s = -inf, 0, -inf
 
     def judge(self, window: Judged, at_s: float) -> list[AlertEvent]:
         """Evaluate the rules on this scope at a time; return what changed."""

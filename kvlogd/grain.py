@@ -9,7 +9,7 @@ that are lost take no part in either. Only ratios between two stretches of one r
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import exp, log, sqrt
+from math import dist, exp, log, sqrt
 from typing import NamedTuple
 
 COARSER_THAN_PRINT = 0.0015
@@ -74,7 +74,7 @@ def lumps_of(usages: Sequence[float], prompts: Sequence[float]) -> Lumps:
 
 
 def _steps(values: Sequence[float]) -> Steps:
-    return Steps(len(values), values[0], values[-1], sum([(b - a) * (b - a) for a, b in pairwise(values)]))
+    return Steps(len(values), values[0], values[-1], dist(values[1:], values[:-1]) ** 2)
 
 
 def gathered(several: Sequence[Lumps]) -> Lumps:

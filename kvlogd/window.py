@@ -38,6 +38,8 @@ class Window:
         """Number of the latest record with nothing running or waiting, counted from 1; 0: there was none."""
         self.crowded = 0
         """The same of the latest record with a pool as full as `CROWDED`."""
+        self.strained = 0
+        """The same of the latest record with such a pool, with a queue, or with work and no throughput."""
         self.interval_s: float | None = None
         """The usual time between two records: the smallest gap that came twice running."""
         self.zero_since_s: float | None = None
@@ -108,7 +110,9 @@ class Window:
         self.last = stats
         self.count += 1
         if stats.kv_usage >= CROWDED:
-            self.crowded = self.count
+            self.crowded = self.strained = self.count
+        elif stats.waiting:
+            self.strained = self.count
         self.recent.append(stats)
         self.course.observe(stats)
         if stats.running or stats.waiting:
@@ -124,6 +128,7 @@ class Window:
             self.idled = self.count
 
     def _standstill(self, stats: Stats, last: Stats | None) -> None:
+        self.strained = self.count
         if self.zero_since_s is None:
             self.zero_since_s = stats.ts_s
         if last is None or last[4:] != stats[4:]:

@@ -13,6 +13,7 @@ Cannot see: why the requests hold so much; whether a leak filled the pool (that 
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -23,6 +24,9 @@ from kvlogd.window import Window
 
 NAME = "capacity"
 SCOPES = frozenset({Per.ENGINE})
+
+CALM_S = 600.0
+"""It may rest so long where no record shows strain."""
 
 NEARLY = 0.9
 """Usage from which on a queue may stand because the next request is larger than most."""
@@ -105,11 +109,12 @@ class Capacity:
         self._patience_s = min(params.queue, params.busy, params.too_long, MOST_REST_S)
         self.rest_s = 0.0
         self.least = 0
+        self.calm_s = -inf
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether the pool is too small for what is asked at a time."""
         last = window.last
-        self.rest_s, self.least = 0.0, 0
+        self.rest_s, self.least, self.calm_s = 0.0, 0, -inf
         if last is None or window.crashed_s is not None or window.stopped or window.paused:
             return NoEvidence()
         fresh = window.count - self._taken
@@ -121,8 +126,8 @@ class Capacity:
                 if stats.kv_usage >= 0.5 or self._queue or self._full_since_s is not None:
                     self._observe(stats, window)
         if not self._queue and self._full_since_s is None and window.zero_since_s is None:
-            # whatever begins now must last for longer, and begins with a record
-            self.rest_s, self.least = self._patience_s, self._taken + 1
+            # whatever begins now must last for longer, and begins with a record that shows strain
+            self.rest_s, self.least, self.calm_s = self._patience_s, self._taken + 1, CALM_S
             return CLEAR
         if not last.running and not self._queue:
             return self._nothing_runs(window, last, at_s)

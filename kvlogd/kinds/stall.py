@@ -10,6 +10,7 @@ Cannot see: a hang that began while the engine was idle, for then there is no re
 """
 
 from collections.abc import Sequence
+from math import inf
 
 from pydantic import BaseModel, ConfigDict
 
@@ -19,6 +20,9 @@ from kvlogd.window import Window
 
 NAME = "stall"
 SCOPES = frozenset({Per.ENGINE})
+
+CALM_S = 600.0
+"""It may rest so long where no record shows strain."""
 
 LESS = 0.9998
 """The most that ran counts so much less with each record: one burst does not set the yardstick for ever."""
@@ -55,11 +59,12 @@ class Stall:
         self._patience_s = min(params.running, params.gpu_idle, params.waiting, params.starved)
         self.rest_s = 0.0
         self.least = 0
+        self.calm_s = -inf
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether the engine stands still at a time."""
         last = window.last
-        self.rest_s, self.least = 0.0, 0
+        self.rest_s, self.least, self.calm_s = 0.0, 0, -inf
         if window.crashed_s is not None:
             return Finding(window.crashed_s, at_s - window.crashed_s, {"crashed": 1.0})
         if last is None or window.stopped or window.paused:
@@ -67,8 +72,8 @@ class Stall:
         self._take(window.fresh(self._taken))
         self._taken = window.count
         if window.zero_since_s is None and self._starved_since_s is None:
-            # whatever begins now must last for longer, and begins with a record
-            self.rest_s, self.least = self._patience_s, self._taken + 1
+            # whatever begins now must last for longer, and begins with a record that shows strain
+            self.rest_s, self.least, self.calm_s = self._patience_s, self._taken + 1, CALM_S
             return CLEAR
         if window.zero_since_s is not None:
             patience_s = self._params.running if last.running else self._params.waiting
