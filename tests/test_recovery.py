@@ -150,6 +150,12 @@ def test_two_lives_that_died_make_a_finding(kind: EventKind) -> None:
     assert events[0].at_s < START_S + 6600 + 60
 
 
+def test_a_life_twice_as_long_that_goes_on_ends_that_too() -> None:
+    events = told(dies(0, EventKind.CRASH), dies(1, EventKind.CRASH), life(2, holds, records=1200))
+    assert [event.state.value for event in events] == ["firing", "resolved"]
+    assert events[1].reason == "cleared"
+
+
 @pytest.mark.parametrize(
     "lives",
     [
