@@ -65,24 +65,39 @@ def rows_of(parts: Sequence[Part]) -> list[Row]:
     return found
 
 
-def together(lives: Sequence[Ages]) -> Together | None:
+Worse = list[tuple[float, int]]
+"""By how much rows of ends are slower than the beginnings before them, as log-ratios, and the places of their lives."""
+
+
+def worse_of(lives: Sequence[Ages], place: int) -> Worse:
+    """Return how much slower the end of one of some lives in order is; later lives change nothing of it."""
+    before = [row for one in lives[: place + 1] for row in one.young]
+    found = [excess_of(row, before) for row in lives[place].old]
+    return [(one.excess, place) for one in found if one is not None]
+
+
+def together(worse: Worse, lives: Sequence[Ages]) -> Together | None:
     """Return what lives in order say together; None where too few of their rows compare."""
-    worse: list[tuple[float, int]] = []
-    relieved: list[float] = []
-    for place, life in enumerate(lives):
-        before = [row for one in lives[: place + 1] for row in one.young]
-        after = [row for one in lives[place + 1 :] for row in one.young]
-        for row in life.old:
-            than_before, than_after = excess_of(row, before), excess_of(row, after)
-            if than_before is not None:
-                worse.append((than_before.excess, place))
-            if than_after is not None:
-                relieved.append(than_after.excess)
-    if min(len(worse), len(relieved)) < LEAST_ROWS:
+    if len(worse) < LEAST_ROWS:
         return None
     ordered = sorted([excess for excess, _ in worse])
     by = median(ordered)
-    if by <= 0.0 or ordered[len(ordered) // 5] < ALL_BUT_A_FIFTH * by or median(sorted(relieved)) < CURED * by:
+    if by <= 0.0 or ordered[len(ordered) // 5] < ALL_BUT_A_FIFTH * by:
+        return Together(0.0, ())
+    relieved = _relieved_of(lives)
+    if len(relieved) < LEAST_ROWS:
+        return None
+    if median(sorted(relieved)) < CURED * by:
         return Together(0.0, ())
     places = {place for excess, place in worse if excess >= ALL_BUT_A_FIFTH * by}
     return Together(exp(by) - 1.0, tuple(sorted(places)))
+
+
+def _relieved_of(lives: Sequence[Ages]) -> list[float]:
+    """Return how much slower ends are than the beginnings after them."""
+    after: list[Row] = []
+    found = []
+    for life in reversed(lives):
+        found += [excess_of(row, after) for row in life.old]
+        after += life.young
+    return [one.excess for one in found if one is not None]

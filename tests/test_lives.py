@@ -7,7 +7,7 @@ import pytest
 
 from kvlogd.course import Course, PastLife, part_of
 from kvlogd.engines import Ids
-from kvlogd.lives import SEEN_RUNNING, Ages, ages_of, rows_of, together
+from kvlogd.lives import SEEN_RUNNING, Ages, Together, ages_of, rows_of, together, worse_of
 from kvlogd.model import AlertEvent, Event, EventKind, Stats
 from kvlogd.pace import Row
 from kvlogd.pipeline import Pipeline
@@ -105,6 +105,10 @@ ROW = Row(0.0, 600.0, 2.0, 100.0, 50.0, 0.1, 0.5, 200.0, 0.04, 0.5)
 FAST, SLOW = [ROW] * 3, [ROW._replace(token_s=0.052)] * 3
 
 
+def said_by(lives: list[Ages]) -> Together | None:
+    return together([one for place in range(len(lives)) for one in worse_of(lives, place)], lives)
+
+
 @pytest.mark.parametrize(
     ("lives", "slower", "places"),
     [
@@ -115,7 +119,7 @@ FAST, SLOW = [ROW] * 3, [ROW._replace(token_s=0.052)] * 3
     ],
 )
 def test_what_lives_say_together(lives: list[Ages], slower: float, places: tuple[int, ...]) -> None:
-    found = together(lives)
+    found = said_by(lives)
     assert found is not None
     assert found.slower == pytest.approx(slower)
     assert found.places == places
@@ -132,4 +136,4 @@ def test_what_lives_say_together(lives: list[Ages], slower: float, places: tuple
     ],
 )
 def test_too_little_compares(lives: list[Ages]) -> None:
-    assert together(lives) is None
+    assert said_by(lives) is None

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from kvlogd.block import median
 from kvlogd.course import LEAST_PARTS, Part, PastLife
 from kvlogd.fields import Count, Points
-from kvlogd.lives import Ages, Together, ages_of, together
+from kvlogd.lives import Ages, Together, Worse, ages_of, together, worse_of
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
 from kvlogd.pace import Row, excess_of, row_of
 from kvlogd.window import Window
@@ -86,7 +86,9 @@ class Recovery:
         """The present life is looked at again when it has grown by a quarter."""
         self._past_sizes: dict[str, list[float | None]] = {}
         """By ailment, how degraded each past life was at its end: that changes no more."""
-        self._past_ages: list[Ages] | None = None
+        self._past_ages: list[Ages] = []
+        self._past_worse: Worse | None = None
+        """What the past lives say of their pace: that changes no more either."""
         self._judgement: Judgement = NoEvidence()
 
     def judge(self, window: Window, at_s: float) -> Judgement:
@@ -165,15 +167,18 @@ class Recovery:
 
     def _together(self, past: Sequence[PastLife], now: PastLife | None) -> Finding | Clear | None:
         """Return what the lives say together of their pace, where each by itself shows too little of it."""
-        if self._past_ages is None:
-            self._past_ages = [ages_of(life) for life in past]
-        lives, found = list(past), together(self._past_ages)
+        if self._past_worse is None:
+            ages = self._past_ages = [ages_of(life) for life in past]
+            self._past_worse = [one for place in range(len(ages)) for one in worse_of(ages, place)]
+        lives, ages, worse = list(past), list(self._past_ages), self._past_worse
+        found: Together | None = None
         if now is not None:
             lives.append(now)
-            young, old = ages_of(now)
+            ages.append(ages_of(now))
+            found = together([*worse, *worse_of(ages, len(past))], ages)
+        if not self._is_enough(found):
             # as long as the present life keeps well it speaks of those before it by its beginning alone
-            tries = [together([*self._past_ages, Ages(young, ends)]) for ends in (old, [])]
-            found = next(filter(self._is_enough, tries), tries[0] or tries[1])
+            found = together(worse, ages) or found
         if found is None or not self._is_enough(found):
             return Clear() if found is not None else None
         life_s, age_s = _usual_s([past[place] for place in found.places if place < len(past)]), _age_s(now)
