@@ -43,6 +43,8 @@ MILD = 1.5
 """Below this many times what is enough, it takes a life more."""
 ALIKE = 3.0
 """Lives that fail for the same reason differ in length by no more than this factor."""
+ENOUGH_LIVES = 3
+"""Where so many past lives each tell of their pace, they need not be taken together."""
 OUTLIVED = 2.0
 """A life of this many times the usual length that has not degraded says that it is over."""
 
@@ -123,7 +125,8 @@ class Recovery:
             one = self._teeth(ailment, enough, window.past, now)
             compared |= one is not None
             found = one if isinstance(one, Finding) else found
-        if found is None:
+        told = sum([size is not None for size in self._past_sizes[PACE.name]])
+        if found is None and told < ENOUGH_LIVES:
             said = self._together(window.past, now)
             compared |= said is not None
             found = said if isinstance(said, Finding) else None
