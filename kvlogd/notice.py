@@ -101,6 +101,8 @@ EVIDENCE = {
 
 NO_WORK, MUCH_WORK = 0.05, 0.5
 MINUS = "\N{MINUS SIGN}"
+FEW_RUNNING = 2.0
+"""Below so many running on average it is luck whether a record sees any."""
 
 
 def when_text(at_s: float) -> str:
@@ -175,7 +177,9 @@ def _computed(share: float) -> str:
 
 def _creep(event: AlertEvent, evidence: Mapping[str, float]) -> str:
     spread = round(evidence.get("running_spread", 0.0))
-    running = f"{evidence['running']:.0f}±{spread}" if spread else f"{evidence['running']:.0f}"
+    # where one request or none runs, "0 running" would be a puzzle
+    running = f"{evidence['running']:.{0 if evidence['running'] >= FEW_RUNNING else 1}f}"
+    running += f"±{spread}" if spread else ""
     now, before = time_text(evidence["token_s"]), time_text(evidence["token_before_s"])
     lasted = duration_text(event.at_s - event.since_s)
     return f"{now} a token at {running} running, was {before}; +{100 * evidence['slower']:.0f} % for {lasted}"

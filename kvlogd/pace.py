@@ -216,8 +216,19 @@ SCALES = (
         144,
         (Rung(9, 1.35, 1.2, 24), Rung(18, 1.22, 1.12, 24), Rung(24, 1.15, 1.08, 48), Rung(36, 1.12, 1.06, 96)),
     ),
+    Scale(
+        360,
+        0.2,
+        0,
+        48,
+        (Rung(4, 1.3, 1.2, 3), Rung(6, 1.22, 1.15, 4), Rung(9, 1.16, 1.08, 8), Rung(18, 1.12, 1.05, 12)),
+    ),
 )
-"""At 10 s a record: rows of 100 s and 10 min, stretches from 5 min to 6 hours, references up to a day."""
+"""At 10 s a record: rows of 100 s, 10 min and an hour, stretches from 5 min to 18 hours, references up to two days.
+
+Where one request or none runs, a record more or less that saw it moves a row of 10 minutes by a third: those take an
+hour.
+"""
 MEASURED = (
     Scale(10, 1.0, 1, 6, (Rung(3, 1.5, 1.25, 3), Rung(6, 1.3, 1.15, 3)), 60),
     Scale(60, 0.3, 2, 16, (Rung(6, 1.2, 1.12, 8), Rung(9, 1.15, 1.1, 12)), 48),
@@ -230,6 +241,39 @@ MEASURED = (
     ),
 )
 """The same for scrapes: what is measured is steadier, so less of it tells, and a life of a few hours is long enough."""
+
+
+WEATHER, WEATHER_RECORDS = 1.4, 1440
+"""Tokens come from memory: a hot GPU slows them by less than this factor, and is not hot for so many records."""
+NOT_YET, GROWING = 1 / 3, 1 / 4
+"""Shares of a shift: with less of it a row is from before it, and by less it does not grow."""
+BEFORE = 3
+"""So many rows, most of them from before a shift, tell when it came."""
+LOOK_BACK = 6
+"""Rows before a stretch that are looked at for when it came: an hour of them."""
+
+
+def came_at_once(latest: Sequence[Excess], by: float) -> bool:
+    """Return whether a shift (a log-ratio) that the latest rows have came from one row to the next and has not grown.
+
+    That is another process, or a GPU that has got hot, which may be over in an hour; what creeps goes on. Where nothing
+    ran for longer than it has lasted, it is not known how it came.
+    """
+    low = NOT_YET * by
+    ends = range(len(latest) - 1, BEFORE - 1, -1)
+    began = next((end for end in ends if _median(latest[end - BEFORE : end]) < low), 0)
+    while began and latest[began - 1].excess >= low:
+        began -= 1
+    since = latest[began:]
+    if not began or since[0].row.start_s - latest[began - 1].row.end_s > since[-1].row.end_s - since[0].row.start_s:
+        return False
+    half = len(since) // 2
+    # the first one may still be in part from before
+    return _median(since[half:]) - _median(since[1 : half + 1] or since) < GROWING * by
+
+
+def _median(rows: Sequence[Excess]) -> float:
+    return median(sorted([one.excess for one in rows]))
 
 
 class Verdict(NamedTuple):
@@ -249,6 +293,9 @@ class Verdict(NamedTuple):
 class ScaleState:
     """The rows of one scale, and what they say."""
 
+    gradual = True
+    """What a short stretch says must have come little by little."""
+
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
         self.seen = 0
@@ -258,11 +305,11 @@ class ScaleState:
         self._pending: list[Any] = []
         self._first: list[Row] = []
         self._usable = 0
-        self._latest: deque[Excess] = deque(maxlen=max(rung.rows for rung in scale.rungs))
+        self._latest: deque[Excess] = deque(maxlen=max(rung.rows for rung in scale.rungs) + LOOK_BACK)
 
     def take(self, items: Sequence[Part] | Sequence[Scrape]) -> bool:
         """Take in what came next; return whether it completed a row."""
-        self._pending += items
+        self._pending += self._telling(items)
         size = self._size
         if len(self._pending) < size:
             return False
@@ -281,6 +328,10 @@ class ScaleState:
     def _items(self, scale: Scale) -> int:
         """Return how many of what is taken in make a row."""
         return scale.records // PART_RECORDS
+
+    def _telling(self, items: Sequence[Any]) -> Sequence[Any]:
+        """Return those that may be in a row: moments of a full pool spoil no calmer ones beside them."""
+        return [part for part in items if part.most_usage < CROWDED]
 
     def _row(self, items: list[Any]) -> Row | None:
         return row_of(joined(items), self.scale.least_running)
@@ -309,9 +360,13 @@ class ScaleState:
     def _judge(self, rung: Rung, reference: int) -> Verdict | None:
         if len(self._latest) < rung.rows or reference < rung.reference:
             return None
-        last = list(self._latest)[-rung.rows :]
+        latest = list(self._latest)
+        last = latest[-rung.rows :]
         ordered = sorted([one.excess for one in last])
         if median(ordered) < log(rung.by) or ordered[rung.rows // 5] < log(rung.least):
+            return None
+        is_weather = self.gradual and rung.by < WEATHER and rung.rows * self.scale.records < WEATHER_RECORDS
+        if is_weather and came_at_once(latest[-rung.rows - LOOK_BACK :], median(ordered)):
             return None
         token_s = median(sorted([one.row.token_s for one in last]))
         before_s = median(sorted([one.before_s for one in last]))
@@ -322,6 +377,11 @@ class ScaleState:
 
 class MeasuredState(ScaleState):
     """The same of scrapes."""
+
+    gradual = False
+
+    def _telling(self, items: Sequence[Any]) -> Sequence[Any]:
+        return items
 
     def _items(self, scale: Scale) -> int:
         return scale.records

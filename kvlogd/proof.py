@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from math import ceil, floor
 
 from kvlogd.model import AlertEvent
-from kvlogd.notice import finite
+from kvlogd.notice import FEW_RUNNING, finite
 from kvlogd.reading import GPU_SOURCE, HOST_SOURCE
 from kvlogd.rules import Rule
 
@@ -151,13 +151,15 @@ def _crash(event: AlertEvent, _facts: Facts) -> str:
 def _creep(event: AlertEvent, facts: Facts) -> str:
     last_s = facts["last_s"]
     now = _between(last_s - facts["lasted_s"], last_s)
-    least = max(0.0, 0.95 * (facts["running"] - facts.get("running_spread", 0.0)) - 0.5)
+    least = 0.95 * (facts["running"] - facts.get("running_spread", 0.0)) - 0.5
+    # of few that run, a record sees none or some by luck: those that saw some are no fair sample
+    least = least if facts["running"] >= FEW_RUNNING else 0.0
     # where requests come at a rate of their own, a slow engine has more of them: there it is the work that compares
     work = 0.95 * facts["running"] / max(1e-9, facts["token_s"])
     own = f"{_life(event)} AND ts <= {stamp(last_s, up=True)}"
     return (
         f"SELECT {now} AS now, sum(running) / sum(generation_tps) AS token_s, avg(running) AS running, count(*) AS n "
-        f"FROM {own} AND generation_tps > 0 AND kv_usage < 0.9 AND (running >= {least:.3g} OR "
+        f"FROM {own} AND generation_tps > 0 AND kv_usage < 0.9 AND (running >= {max(0.0, least):.3g} OR "
         f"generation_tps >= {work:.3g}) AND ({now} OR "
         f"ts < (SELECT min(ts) + (max(ts) - min(ts)) / 3 FROM {own})) GROUP BY ALL ORDER BY now"
     )

@@ -63,6 +63,7 @@ CREEP = {"token_s": 0.038, "token_before_s": 0.024, "slower": 0.58, "running": 8
     [
         ({}, "38 ms a token at 8±1 running, was 24 ms; +58 % for 3 h"),
         ({"running_spread": 0.3}, "38 ms a token at 8 running, was 24 ms; +58 % for 3 h"),
+        ({"running": 0.41, "running_spread": 0.1}, "38 ms a token at 0.4 running, was 24 ms; +58 % for 3 h"),
         ({"token_s": 1.8, "token_before_s": 0.0094}, "1.8 s a token at 8±1 running, was 9.4 ms; +58 % for 3 h"),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kvlogd.course import PART_RECORDS, Part, part_of
 from kvlogd.kinds.creep import Creep, Params
 from kvlogd.model import Abstained, Clear, Finding, Run, Stats
-from kvlogd.pace import SCALES, Row, ScaleState, excess_of, row_of
+from kvlogd.pace import SCALES, Excess, Row, ScaleState, came_at_once, excess_of, row_of
 from kvlogd.window import Window
 from tests.lines import START_S, record
 
@@ -100,6 +100,47 @@ def test_a_slow_start_is_no_creep() -> None:
     assert first_found(traffic(9000, slower=lambda i: 2.0 if i < 10 else 1.0, clients=True)) is None
 
 
+def spell(hours: float, factor: float) -> Course:
+    """Return a pace that is slower by a factor from one record to the next, for some hours."""
+    return lambda i: factor if 8000 < i <= 8000 + 360 * hours else 1.0
+
+
+@pytest.mark.parametrize(("hours", "found"), [(2.0, False), (7.0, True)])
+@pytest.mark.parametrize("clients", [True, False])
+def test_what_comes_at_once_must_last(hours: float, found: bool, clients: bool) -> None:
+    at = first_found(traffic(12_000, slower=spell(hours, 1.38), clients=clients))
+    assert (at is not None) is found
+    assert at is None or 8000 + 2 * 360 <= at <= 8000 + 6 * 360
+
+
+def few(count: int, slower: Course) -> Iterator[Stats]:
+    """Yield records of an engine that two requests in five keep busy: whether a record sees one is luck."""
+    rng = random.Random(7)
+    for i in range(count):
+        tps = 0.4 / TOKEN_S * rng.gauss(1, 0.1)
+        seen = sum(rng.random() < 0.2 * slower(i) for _ in range(2))
+        yield record(10.0 * i, running=seen, prompt_tps=4 * tps, generation_tps=tps, kv_usage=0.02 * seen)
+
+
+def test_hours_tell_where_few_requests_run() -> None:
+    assert first_found(few(16_000, one)) is None
+    at = first_found(few(16_000, lambda i: 1 + max(0.0, i - 6000) / 12_000))
+    assert at is not None
+    assert 6000 < at < 12_000
+
+
+def test_moments_of_a_full_pool_spoil_no_calmer_ones() -> None:
+    def full_now_and_then(slower: Course) -> Iterator[Stats]:
+        for i, stats in enumerate(traffic(16_000, slower=slower, clients=True)):
+            full = i % 40 < 10  # each fourth part, so that no row of 60 records is without
+            yield stats._replace(kv_usage=0.95, generation_tps=stats.generation_tps / 3) if full else stats
+
+    assert first_found(full_now_and_then(one)) is None
+    at = first_found(full_now_and_then(lambda i: 1 + max(0.0, i - 6000) / 12_000))
+    assert at is not None
+    assert 6000 < at < 12_000
+
+
 # --- rows
 
 
@@ -160,6 +201,35 @@ def test_where_the_running_number_stands_still_the_same_work_is_no_proof() -> No
     found = excess_of(ROW._replace(running=13.0, token_s=0.065), [ROW] * 3)
     assert found is not None
     assert found.excess > 0.4
+
+
+# --- how it came
+
+
+@pytest.mark.parametrize(
+    ("sizes", "at_once"),
+    [
+        pytest.param([0.0] * 6 + [0.32] * 9, True, id="from one row to the next"),
+        pytest.param([0.0] * 5 + [0.2] + [0.32] * 9, True, id="in the middle of a row"),
+        pytest.param([0.02 * i for i in range(24)], False, id="little by little"),
+        pytest.param([0.0] * 6 + [0.15 + 0.03 * i for i in range(9)], False, id="at once, and it grows"),
+        pytest.param([0.32] * 15, False, id="it was there before"),
+        pytest.param([0.0] + [0.32] * 9, False, id="too little is known of before"),
+    ],
+)
+def test_what_came_at_once(sizes: list[float], at_once: bool) -> None:
+    rows = [Excess(ROW._replace(start_s=600.0 * i, end_s=600.0 * i + 590), size, 0.04) for i, size in enumerate(sizes)]
+    assert came_at_once(rows, 0.32) is at_once
+
+
+def test_a_night_in_between_hides_how_it_came() -> None:
+    sizes = [0.0] * 6 + [0.32] * 9
+    at_s = [600.0 * i + (36_000.0 if size else 0.0) for i, size in enumerate(sizes)]
+    rows = [
+        Excess(ROW._replace(start_s=start_s, end_s=start_s + 590), size, 0.04)
+        for start_s, size in zip(at_s, sizes, strict=True)
+    ]
+    assert not came_at_once(rows, 0.32)
 
 
 # --- what is said

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlogd.course import KEPT_PARTS, MOST_PARTS, PART_RECORDS, Course, Part, joined, part_of
+from kvlogd.course import KEPT_PARTS, MOST_PARTS, PART_RECORDS, Course, Part, PastLife, joined, part_of
 from kvlogd.engines import Ids
 from kvlogd.kinds.recovery import Params, Recovery, lost_share, slower_share
-from kvlogd.model import Abstained, AlertEvent, Event, EventKind, Run, Stats
+from kvlogd.model import Abstained, AlertEvent, Event, EventKind, Finding, Run, Stats
 from kvlogd.pipeline import PAST_LIVES, Pipeline
 from kvlogd.rules import load_rules, shipped_folder
 from kvlogd.window import Window
@@ -148,6 +148,28 @@ def test_two_lives_that_died_make_a_finding(kind: EventKind) -> None:
     assert [event.state.value for event in events] == ["firing"]
     assert events[0].evidence["failed"] == 1
     assert events[0].at_s < START_S + 6600 + 60
+
+
+def test_it_says_how_much_of_a_life_is_left_before_the_next_failure() -> None:
+    course = course_of(300)
+    window = Window(Run(3, 1, 3, START_S, seen_from_start=True))
+    window.past = tuple(
+        PastLife(n, START_S, START_S + 3000.0, 300, course.beginning(), course.ending(), failed=True) for n in (1, 2)
+    )
+    evaluator, left = Recovery(Params()), []
+    for i in range(200):
+        window.observe(record(10.0 * i, running=4, generation_tps=100.0, kv_usage=0.1))
+        said = evaluator.judge(window, START_S + 10.0 * i)
+        assert isinstance(said, Finding)
+        left.append(said.evidence["next_in_s"])
+    assert left[0] == 3000
+    assert 900 < left[-1] < 1400
+
+
+def test_a_life_twice_as_long_that_goes_on_ends_that_too() -> None:
+    events = told(dies(0, EventKind.CRASH), dies(1, EventKind.CRASH), life(2, holds, records=1200))
+    assert [event.state.value for event in events] == ["firing", "resolved"]
+    assert events[1].reason == "cleared"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,10 @@ against the first ones of all lives kept (four and the present one), and only ag
 as many prompts; where no load compares, idle against idle. A life degraded when it ended with 10 points more of the
 pool in use and that in its every record, or with tokens 15 % slower. It was cured when the next life began without.
 Two such lives, or one and the present life on the same way, make a finding; three where it is mild, below 1.5 times
-that. So do two lives in a row, of about the same length, that died or stood still at the end.
+that. Where each life by itself shows too little of its pace (few requests, other loads each time), as many lives count
+that show it together: their ends are slower than the beginnings before them, and than those after them. Two lives in a
+row, of about the same length, that died or stood still at the end make a finding too. A life of twice the usual length
+that keeps well ends it.
 Cannot see: lives of fewer than 40 records; a cure by something else than a restart; restarts that leave no trace.
 """
 
@@ -19,6 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from kvlogd.block import median
 from kvlogd.course import LEAST_PARTS, Part, PastLife
 from kvlogd.fields import Count, Points
+from kvlogd.lives import Ages, Together, Worse, ages_of, together, worse_of
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
 from kvlogd.pace import Row, excess_of, row_of
 from kvlogd.window import Window
@@ -39,6 +43,8 @@ MILD = 1.5
 """Below this many times what is enough, it takes a life more."""
 ALIKE = 3.0
 """Lives that fail for the same reason differ in length by no more than this factor."""
+ENOUGH_LIVES = 3
+"""Where so many past lives each tell of their pace, they need not be taken together."""
 OUTLIVED = 2.0
 """A life of this many times the usual length that has not degraded says that it is over."""
 
@@ -82,6 +88,9 @@ class Recovery:
         """The present life is looked at again when it has grown by a quarter."""
         self._past_sizes: dict[str, list[float | None]] = {}
         """By ailment, how degraded each past life was at its end: that changes no more."""
+        self._past_ages: list[Ages] = []
+        self._past_worse: Worse | None = None
+        """What the past lives say of their pace: that changes no more either."""
         self._judgement: Judgement = NoEvidence()
 
     def judge(self, window: Window, at_s: float) -> Judgement:
@@ -108,13 +117,19 @@ class Recovery:
                 course.ending(),
                 False,
             )
-        found = self._failures(window.past, window.run.started_s)
-        compared = False
+        failures = self._failures(window.past, now)
+        found = failures if isinstance(failures, Finding) else None
+        compared = failures is not None
         pool = LEASED if window.has_connector else POOL
         for ailment, enough in ((pool, self._params.lost), (PACE, self._params.slower)):
             one = self._teeth(ailment, enough, window.past, now)
             compared |= one is not None
             found = one if isinstance(one, Finding) else found
+        told = sum([size is not None for size in self._past_sizes[PACE.name]])
+        if found is None and told < ENOUGH_LIVES:
+            said = self._together(window.past, now)
+            compared |= said is not None
+            found = said if isinstance(said, Finding) else None
         if found is not None:
             return found
         if compared:
@@ -146,15 +161,43 @@ class Recovery:
         size = median(sorted([size for _, size in teeth]))
         if len(teeth) + falling < self._params.lives + (size < MILD * enough):
             return Clear()
-        life_s = median(sorted([life.ended_s - life.started_s for life, _ in teeth]))
-        age_s = now.ended_s - now.started_s if now is not None else 0.0
+        life_s = _usual_s([life for life, _ in teeth])
+        age_s = _age_s(now)
         if not falling and age_s > OUTLIVED * life_s:
             return Clear()
         evidence = {ailment.name: size, **_lives(len(teeth) + falling, life_s, age_s)}
         return Finding(teeth[0][0].started_s, float(len(teeth) + falling), evidence)
 
-    def _failures(self, past: Sequence[PastLife], now_s: float) -> Finding | None:
-        """Return the finding that the latest lives failed, one after the other, after much the same time."""
+    def _together(self, past: Sequence[PastLife], now: PastLife | None) -> Finding | Clear | None:
+        """Return what the lives say together of their pace, where each by itself shows too little of it."""
+        if self._past_worse is None:
+            ages = self._past_ages = [ages_of(life) for life in past]
+            self._past_worse = [one for place in range(len(ages)) for one in worse_of(ages, place)]
+        lives, ages, worse = list(past), list(self._past_ages), self._past_worse
+        found: Together | None = None
+        if now is not None:
+            lives.append(now)
+            ages.append(ages_of(now))
+            found = together([*worse, *worse_of(ages, len(past))], ages)
+        if not self._is_enough(found):
+            # as long as the present life keeps well it speaks of those before it by its beginning alone
+            found = together(worse, ages) or found
+        if found is None or not self._is_enough(found):
+            return Clear() if found is not None else None
+        life_s, age_s = _usual_s([past[place] for place in found.places if place < len(past)]), _age_s(now)
+        if len(past) not in found.places and age_s > OUTLIVED * life_s:
+            return Clear()
+        evidence = {PACE.name: found.slower, **_lives(len(found.places), life_s, age_s)}
+        return Finding(lives[found.places[0]].started_s, float(len(found.places)), evidence)
+
+    def _is_enough(self, found: Together | None) -> bool:
+        enough, lives = self._params.slower, self._params.lives
+        return (
+            found is not None and found.slower >= enough and len(found.places) >= lives + (found.slower < MILD * enough)
+        )
+
+    def _failures(self, past: Sequence[PastLife], now: PastLife | None) -> Finding | Clear | None:
+        """Return whether the latest lives failed, one after the other, after much the same time; None: too few did."""
         failed: list[PastLife] = []
         for life in reversed(past):
             length_s = life.ended_s - life.started_s
@@ -163,12 +206,22 @@ class Recovery:
             failed.append(life)
         if len(failed) < self._params.lives:
             return None
-        life_s = median(sorted([life.ended_s - life.started_s for life in failed]))
-        return Finding(failed[-1].started_s, float(len(failed)), {"failed": 1.0, **_lives(len(failed), life_s, 0.0)})
+        life_s, age_s = _usual_s(failed), _age_s(now)
+        if age_s > OUTLIVED * life_s:
+            return Clear()
+        return Finding(failed[-1].started_s, float(len(failed)), {"failed": 1.0, **_lives(len(failed), life_s, age_s)})
 
 
 def _alike(one_s: float, other_s: float) -> bool:
     return max(one_s, other_s) <= ALIKE * min(one_s, other_s)
+
+
+def _age_s(now: PastLife | None) -> float:
+    return now.ended_s - now.started_s if now is not None else 0.0
+
+
+def _usual_s(lives: Sequence[PastLife]) -> float:
+    return median(sorted([life.ended_s - life.started_s for life in lives]))
 
 
 def _lives(count: int, life_s: float, age_s: float) -> dict[str, float]:
