@@ -13,6 +13,7 @@ Cannot see: lives of fewer than 40 records; a cure by something else than a rest
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from math import exp, log
 from typing import NamedTuple
@@ -45,6 +46,8 @@ ALIKE = 3.0
 """Lives that fail for the same reason differ in length by no more than this factor."""
 ENOUGH_LIVES = 3
 """Where so many past lives each tell of their pace, they need not be taken together."""
+KEPT_ROWS = 1024
+"""Rows of parts that are over and asked for again: some hundred of each engine."""
 OUTLIVED = 2.0
 """A life of this many times the usual length that has not degraded says that it is over."""
 
@@ -88,6 +91,8 @@ class Recovery:
         """The present life is looked at again when it has grown by a quarter."""
         self._past_sizes: dict[str, list[float | None]] = {}
         """By ailment, how degraded each past life was at its end: that changes no more."""
+        self._past_teeth: dict[str, list[tuple[PastLife, float]]] = {}
+        """By ailment, those that were cured by the life after them, which is over too."""
         self._past_ages: list[Ages] = []
         self._past_worse: Worse | None = None
         """What the past lives say of their pace: that changes no more either."""
@@ -141,19 +146,17 @@ class Recovery:
     def _teeth(
         self, ailment: Ailment, enough: float, past: Sequence[PastLife], now: PastLife | None
     ) -> Finding | Clear | None:
-        lives, fresh = list(past), [part for life in past for part in life.fresh]
+        fresh = [part for life in past for part in life.fresh]
         if ailment.name not in self._past_sizes:
-            self._past_sizes[ailment.name] = [ailment.measure(life.stale, fresh) for life in past]
-        sizes = list(self._past_sizes[ailment.name])
+            measured = [ailment.measure(life.stale, fresh) for life in past]
+            self._past_sizes[ailment.name] = measured
+            self._past_teeth[ailment.name] = _cured(ailment, enough, past, measured)
+        sizes, teeth = list(self._past_sizes[ailment.name]), list(self._past_teeth[ailment.name])
         if now is not None:
-            lives.append(now)
+            teeth += _cured(ailment, enough, [past[-1], now], [sizes[-1]])
             sizes.append(ailment.measure(now.stale, [*fresh, *now.fresh]))
         if all(size is None for size in sizes):
             return None
-        teeth: list[tuple[PastLife, float]] = []
-        for (life, size), (following, _) in pairwise(zip(lives, sizes, strict=True)):
-            if size is not None and size >= enough and ailment.cured(size, life, following):
-                teeth.append((life, size))
         # the present life, or the last one as long as the present one is too young to tell whether it is cured
         falling = sizes[-1] is not None and sizes[-1] >= enough
         if not teeth:
@@ -210,6 +213,17 @@ class Recovery:
         if age_s > OUTLIVED * life_s:
             return Clear()
         return Finding(failed[-1].started_s, float(len(failed)), {"failed": 1.0, **_lives(len(failed), life_s, age_s)})
+
+
+def _cured(
+    ailment: Ailment, enough: float, lives: Sequence[PastLife], sizes: Sequence[float | None]
+) -> list[tuple[PastLife, float]]:
+    """Return those of consecutive lives that were degraded at their end and cured by the next one, and how much."""
+    return [
+        (life, size)
+        for (life, following), size in zip(pairwise(lives), sizes, strict=False)
+        if size is not None and size >= enough and ailment.cured(size, life, following)
+    ]
 
 
 def _alike(one_s: float, other_s: float) -> bool:
@@ -283,9 +297,13 @@ def _pace_cured(size: float, life: PastLife, following: PastLife) -> bool:
 
 
 def _rows(parts: Sequence[Part]) -> list[Row]:
+    return [row for row in map(_row, parts) if row is not None]
+
+
+@lru_cache(maxsize=KEPT_ROWS)
+def _row(part: Part) -> Row | None:
     # a part may be hours long: a full moment in it does not set its pace
-    rows = (row_of(part._replace(most_usage=part.usage / part.records), LEAST_RUNNING) for part in parts)
-    return [row for row in rows if row is not None]
+    return row_of(part._replace(most_usage=part.usage / part.records), LEAST_RUNNING)
 
 
 POOL = Ailment("lost", held_share, _pool_cured)
