@@ -13,6 +13,7 @@ from kvlogd.block import PRINT_STEP, Batch, Block, batch_of, block_of, merged
 from kvlogd.curve import FLOOR, Shift, Stretch, compare, lift_of, stretch_of
 from kvlogd.gates import (
     GRADUAL,
+    SPREAD,
     Balance,
     balance_of,
     came_and_went,
@@ -23,6 +24,7 @@ from kvlogd.gates import (
     paid,
     payers,
     replaced,
+    spread_of,
     sure,
     turnovers_at_least,
     turnovers_of,
@@ -288,8 +290,8 @@ def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, siz
     reference, rung = state.reference, state.rung
     if reference is None or shift.shift < rung.by:
         return None
-    turnovers = turnovers_of(now, reference, size.kv_tokens)
-    if now.prompted < 0.2 or (turnovers is not None and not replaced(shift, turnovers)):
+    turnovers, spread = turnovers_of(now, reference, size.kv_tokens), spread_of(now, short=level.level.batches == 1)
+    if now.prompted < 0.2 or (turnovers is not None and not replaced(shift, turnovers, spread)):
         return None
     growth = growth_between(level.before(now.start_s), now.grains)
     if not sure(shift, reference, now, growth):
@@ -336,7 +338,7 @@ def may_be_held(shift: Shift, reference: Stretch, now: Stretch, since_s: float, 
         prompt_tokens = prompt_of(before)
         if prompt_tokens is None or level.level.batches == 1:
             return True
-        if not replaced(shift, turnovers_at_least(shift, now, prompt_tokens)):
+        if not replaced(shift, turnovers_at_least(shift, now, prompt_tokens), SPREAD):
             return True
         room = implied(before, prompt_tokens)
     lost, longest = room.pool.share(shift.mean), room.longest_tokens

@@ -16,6 +16,7 @@ from kvlogd.gates import (
     payers,
     replaced,
     request_noise,
+    spread_of,
     turnovers_at_least,
 )
 from kvlogd.grain import Growth
@@ -32,8 +33,15 @@ def exactly(tokens: float) -> Tokens:
 
 
 def test_few_requests_make_more_noise_than_many() -> None:
-    assert request_noise(shift(0.1, 0.1, 2), 3.0) > request_noise(shift(0.1, 0.1, 20), 3.0)
-    assert request_noise(shift(0.1, 0.1, 2), 3.0) > request_noise(shift(0.1, 0.1, 2), 300.0)
+    assert request_noise(shift(0.1, 0.1, 2), 3.0, 0.5) > request_noise(shift(0.1, 0.1, 20), 3.0, 0.5)
+    assert request_noise(shift(0.1, 0.1, 2), 3.0, 0.5) > request_noise(shift(0.1, 0.1, 2), 300.0, 0.5)
+
+
+@pytest.mark.parametrize(("mix", "spread"), [(9.0, 0.5), (0.0, 0.74), (-2.0, 1.23), (-9.0, 1.4), (None, 1.4)])
+def test_what_answers_hold_spreads_further_than_what_prompts_do(mix: float | None, spread: float) -> None:
+    usual = stretch_of([block_of(batch_of(list(closed_loop(60))), 10.0)], 1, short=True)
+    assert spread_of(usual._replace(mix=mix), short=True) == pytest.approx(spread, abs=0.01)
+    assert spread_of(usual._replace(mix=mix), short=False) == 0.5
 
 
 USUAL = Balance(100.0, 1000.0, 3, 4.0, 2_000.0, 0.0)
@@ -123,9 +131,9 @@ def test_requests_are_replaced_as_often_as_their_prompts_come() -> None:
     now = stretch_of([block_of(batch_of(list(closed_loop(60))), 10.0)], 1, short=False)
     few, many = (turnovers_at_least(shift(0.1, 0.1, 8), now, tokens) for tokens in (4_000.0, 1_000.0))
     assert many == pytest.approx(4 * few)
-    assert replaced(shift(0.1, 0.01, 8), 4.5)
-    assert not replaced(shift(0.1, 0.01, 8), 4.4)
-    assert not replaced(shift(0.1, 1.0, 8), 4.5)
+    assert replaced(shift(0.1, 0.01, 8), 4.5, 0.5)
+    assert not replaced(shift(0.1, 0.01, 8), 4.4, 0.5)
+    assert not replaced(shift(0.1, 1.0, 8), 4.5, 0.5)
 
 
 @pytest.mark.parametrize(

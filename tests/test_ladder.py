@@ -162,6 +162,30 @@ def test_requests_that_grow_for_hours_are_not_told_by_a_short_stretch(chunk_toke
     assert first_fire(rows) is None
 
 
+@pytest.mark.parametrize("seed", [13, 36, 38, 63, 73, 80])
+def test_a_few_clients_with_long_answers_wander_far_and_are_no_leak(seed: int) -> None:
+    # by chance some answers of minutes 9 to 16 are several times as long as those of the first five
+    rows = closed_loop(
+        420, clients=10, pool_tokens=45_000, prompt_tokens=200.0, answer_tokens=1400.0, answer_spread=0.82, seed=seed
+    )
+    assert first_fire(rows, kv_tokens=45_000) is None
+
+
+@pytest.mark.parametrize("seed", [200, 201, 203, 204])
+def test_a_fast_leak_among_long_answers_is_told_within_two_hours(seed: int) -> None:
+    rows = closed_loop(
+        720,
+        clients=10,
+        pool_tokens=90_000,
+        prompt_tokens=200.0,
+        answer_tokens=1400.0,
+        answer_spread=0.82,
+        lost=lambda i: 0.0008 * max(0, i - 60),
+        seed=seed,
+    )
+    assert first_fire(rows, kv_tokens=90_000) is not None
+
+
 @pytest.mark.parametrize(("kv_tokens", "an_hour"), [(POOL, 0.2), (POOL, 0.1), (None, 0.1)])
 def test_a_fast_leak_late_in_a_run_does_not_wait_for_the_long_stretches(kv_tokens: int | None, an_hour: float) -> None:
     def lost(i: int) -> float:
