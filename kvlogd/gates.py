@@ -45,6 +45,8 @@ FAR_MORE = 2.0
 """A request that would have generated so many times what is missing, or what one can be, has not run all the while."""
 USUAL_RECORDS, MORE_PROMPTS = 3, 1.5
 """One prompt may have brought what a record has of them beyond so many others, and a block beyond so many medians."""
+LATE = 1 / 3
+"""What came in so large a last part of a stretch has not made its median."""
 HUGE, AT_ONCE = 0.1, 0.4
 """Shares of what is missing: what is huge for one prompt, and what several such ones must have brought."""
 
@@ -143,8 +145,10 @@ def paid(
     return min(each, longest_tokens) * min(fewest, max(1, round(share * running / blocks))) >= 0.7 * lost.least
 
 
-def came_at_once(balance: Sequence[Balance], since_s: float, lost: Tokens, longest_tokens: float) -> bool:
-    """Return whether huge prompts may have brought a good part of what the pool lost since a time, and run ever since.
+def came_at_once(
+    balance: Sequence[Balance], since_s: float, until_s: float, lost: Tokens, longest_tokens: float
+) -> bool:
+    """Return whether huge prompts may have brought, between two times, a good part of what the pool lost.
 
     One shows as a record with far more prompts than others or, where it takes long to compute, as a block that has more
     than most. Their requests generate all the while: by now they may be longer than can be, or than what is missing.
@@ -154,10 +158,11 @@ def came_at_once(balance: Sequence[Balance], since_s: float, lost: Tokens, longe
     for block in reversed(balance):
         if block.end_s <= since_s or each > min(longest_tokens, FAR_MORE * lost.most):
             return False
-        beyond = block.prompt_tokens - usual
-        brought += beyond if beyond >= HUGE * lost.least else 0.0
-        if max(brought, block.burst_tokens) >= AT_ONCE * lost.least:
-            return True
+        if block.end_s <= until_s:
+            beyond = block.prompt_tokens - usual
+            brought += beyond if beyond >= HUGE * lost.least else 0.0
+            if max(brought, block.burst_tokens) >= AT_ONCE * lost.least:
+                return True
         each += block.tokens_each
     return False
 

@@ -13,6 +13,7 @@ from kvlogd.block import PRINT_STEP, Batch, Block, batch_of, block_of, merged
 from kvlogd.curve import FLOOR, Shift, Stretch, compare, lift_of, stretch_of
 from kvlogd.gates import (
     GRADUAL,
+    LATE,
     SPREAD,
     Balance,
     balance_of,
@@ -340,9 +341,10 @@ def may_be_held(shift: Shift, reference: Stretch, now: Stretch, since_s: float, 
             return True
         if not replaced(shift, turnovers_at_least(shift, now, prompt_tokens), SPREAD):
             return True
-        room = implied(before, prompt_tokens)
+        room = implied(before, prompt_tokens, size.longest_tokens)
     lost, longest = room.pool.share(shift.mean), room.longest_tokens
-    if length_s < OUTLASTS_S and came_at_once(level.balance, since_s - length_s, lost, longest):
+    until_s = now.end_s - LATE * length_s
+    if length_s < OUTLASTS_S and came_at_once(level.balance, since_s - length_s, until_s, lost, longest):
         return True
     # what a stretch sees at its middle began before that; the shortest ones see it nearly at once
     begun_s = [since_s] if level.level.batches == 1 else [since_s, since_s - length_s]

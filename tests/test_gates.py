@@ -47,6 +47,9 @@ def test_what_answers_hold_spreads_further_than_what_prompts_do(mix: float | Non
 USUAL = Balance(100.0, 1000.0, 3, 4.0, 2_000.0, 0.0)
 
 
+NOW_S = 1e9
+
+
 def bursts(*prompt_tokens: float) -> list[Balance]:
     """Return the balance of blocks, 100 s each, that have so many prompt tokens, and of as many usual ones before."""
     usual = [USUAL._replace(end_s=-100.0 * i) for i in range(len(prompt_tokens) + 3)]
@@ -56,32 +59,41 @@ def bursts(*prompt_tokens: float) -> list[Balance]:
 
 def test_one_prompt_may_have_brought_what_is_missing() -> None:
     balance = bursts(2_000.0, 8_000.0, 2_000.0)  # 5,000 more than one and a half times the usual
-    assert came_at_once(balance, 150.0, exactly(12_000), 100_000)
-    assert not came_at_once(balance, 150.0, exactly(13_000), 100_000)
-    assert not came_at_once(balance, 200.0, exactly(12_000), 100_000)
-    assert came_at_once(balance, 150.0, Tokens(12_000, 50_000), 100_000)
+    assert came_at_once(balance, 150.0, NOW_S, exactly(12_000), 100_000)
+    assert not came_at_once(balance, 150.0, NOW_S, exactly(13_000), 100_000)
+    assert not came_at_once(balance, 200.0, NOW_S, exactly(12_000), 100_000)
+    assert came_at_once(balance, 150.0, NOW_S, Tokens(12_000, 50_000), 100_000)
 
 
 def test_a_prompt_that_is_computed_at_once_shows_among_records_that_have_as_many_together() -> None:
     balance = [USUAL._replace(end_s=100.0 * (i + 1), burst_tokens=1_500.0 if i == 1 else 0.0) for i in range(5)]
-    assert came_at_once(balance, 100.0, exactly(3_700), 25_000)
-    assert not came_at_once(balance, 100.0, exactly(3_800), 25_000)
-    assert not came_at_once(balance, 200.0, exactly(3_700), 25_000)
+    assert came_at_once(balance, 100.0, NOW_S, exactly(3_700), 25_000)
+    assert not came_at_once(balance, 100.0, NOW_S, exactly(3_800), 25_000)
+    assert not came_at_once(balance, 200.0, NOW_S, exactly(3_700), 25_000)
 
 
 def test_several_prompts_may_have_brought_it_together_but_not_what_the_usual_ones_are() -> None:
-    assert came_at_once(bursts(8_000.0, 2_000.0, 8_000.0), 0.0, exactly(24_000), 100_000)
-    assert not came_at_once(bursts(8_000.0, 2_000.0, 8_000.0), 100.0, exactly(24_000), 100_000)
-    assert not came_at_once(bursts(*[4_000.0] * 20), 0.0, exactly(24_000), 100_000)
+    assert came_at_once(bursts(8_000.0, 2_000.0, 8_000.0), 0.0, NOW_S, exactly(24_000), 100_000)
+    assert not came_at_once(bursts(8_000.0, 2_000.0, 8_000.0), 100.0, NOW_S, exactly(24_000), 100_000)
+    assert not came_at_once(bursts(*[4_000.0] * 20), 0.0, NOW_S, exactly(24_000), 100_000)
+
+
+def test_a_prompt_that_came_late_has_not_raised_what_was_there_before() -> None:
+    balance = bursts(2_000.0, 8_000.0, 2_000.0)
+    assert came_at_once(balance, 0.0, 200.0, exactly(12_000), 100_000)
+    assert not came_at_once(balance, 0.0, 199.0, exactly(12_000), 100_000)
+    # what it would have generated meanwhile still tells whether an earlier one runs on
+    assert came_at_once(bursts(8_000.0, *[2_000.0] * 5), 0.0, 300.0, exactly(12_000), 100_000)
+    assert not came_at_once(bursts(8_000.0, *[2_000.0] * 5), 0.0, 300.0, exactly(12_000), 4_000)
 
 
 def test_a_prompt_whose_request_would_be_too_long_by_now_brought_nothing() -> None:
     balance = bursts(9_000.0, *[2_000.0] * 30)
-    assert came_at_once(balance[:-21], 0.0, exactly(10_000), 11_000)
-    assert not came_at_once(balance[:-18], 0.0, exactly(10_000), 11_000)  # than a request can be
-    assert came_at_once(balance[:-11], 0.0, exactly(10_000), 100_000)
-    assert not came_at_once(balance[:-9], 0.0, exactly(10_000), 100_000)  # than what is missing
-    assert came_at_once(balance, 0.0, Tokens(10_000, 20_000), 100_000)
+    assert came_at_once(balance[:-21], 0.0, NOW_S, exactly(10_000), 11_000)
+    assert not came_at_once(balance[:-18], 0.0, NOW_S, exactly(10_000), 11_000)  # than a request can be
+    assert came_at_once(balance[:-11], 0.0, NOW_S, exactly(10_000), 100_000)
+    assert not came_at_once(balance[:-9], 0.0, NOW_S, exactly(10_000), 100_000)  # than what is missing
+    assert came_at_once(balance, 0.0, NOW_S, Tokens(10_000, 20_000), 100_000)
 
 
 @pytest.mark.parametrize(("before", "now", "share"), [(0.0, 0.0, 0.15), (0.0, -0.5, 0.39), (0.0, 0.5, 0.15)])

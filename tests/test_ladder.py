@@ -210,6 +210,17 @@ def test_one_huge_request_that_runs_for_long_is_no_leak(stays: int, kv_tokens: i
     assert first_fire(iter(rows), kv_tokens=kv_tokens) is None
 
 
+@pytest.mark.parametrize("longest_tokens", [None, 12_000])
+@pytest.mark.parametrize("seed", [0, 1, 2, 4, 5])
+def test_a_prompt_that_came_at_the_end_of_a_stretch_hides_no_leak(seed: int, longest_tokens: int | None) -> None:
+    # nothing tells the pool's size: about any large prompt might be huge
+    fed = Fed(Size(None, longest_tokens))
+    rows = closed_loop(
+        1300, clients=6, pool_tokens=40_000, prompt_tokens=1200.0, lost=lambda i: 0.12 * i / 360, seed=seed
+    )
+    assert any(fed.take(stats, 10.0) and fed.ladder.verdicts for stats in rows)
+
+
 def test_one_endless_generation_in_a_pool_of_unknown_size_is_no_leak_within_the_hour() -> None:
     rows = closed_loop(900, pool_tokens=400_000, lost=lambda i: 300 * max(0, i - 540) / 400_000)
     assert first_fire(rows, kv_tokens=None) is None
