@@ -5,7 +5,7 @@ Longer requests, requests that have not ended, one huge prompt, a step instead o
 """
 
 from collections.abc import Sequence
-from math import exp, sqrt
+from math import exp, hypot, sqrt
 from typing import NamedTuple
 
 from kvlogd.block import Block, median
@@ -39,10 +39,14 @@ FLAT_BY, FLAT_BY_TOLD = 0.05, 0.03
 """The least shift that counts there: where nothing, and where the grain, tells of the requests' sizes."""
 SPREAD = 0.5
 """Standard deviation of the requests' sizes, as a share of their mean."""
+SPREAD_OF_ANSWERS = 1.4
+"""The same of what answers hold, for as long as they hold it: where their lengths know nothing of their age."""
 FAR_MORE = 2.0
 """A request that would have generated so many times what is missing, or what one can be, has not run all the while."""
 USUAL_RECORDS, MORE_PROMPTS = 3, 1.5
 """One prompt may have brought what a record has of them beyond so many others, and a block beyond so many medians."""
+LATE = 1 / 3
+"""What came in so large a last part of a stretch has not made its median."""
 HUGE, AT_ONCE = 0.1, 0.4
 """Shares of what is missing: what is huge for one prompt, and what several such ones must have brought."""
 
@@ -75,18 +79,30 @@ def turnovers_of(now: Stretch, reference: Stretch, kv_tokens: int | None) -> flo
     return now.tokens / max(1.0, (now.mean_usage + reference.mean_usage) / 2 * kv_tokens)
 
 
-def request_noise(shift: Shift, turnovers: float) -> float:
+def spread_of(stretch: Stretch, *, short: bool) -> float:
+    """Return how far what a request holds is from the mean, as a share of it.
+
+    A prompt holds what it is as long as its answer takes. But a longer answer holds more and for longer, and few long
+    ones make most of the usage: its mean wanders much further. A stretch that is `short` has too few blocks to show it.
+    """
+    if not short:
+        return SPREAD
+    answers = 1.0 if stretch.mix is None else 1.0 / (1.0 + exp(stretch.mix))
+    return hypot((1.0 - answers) * SPREAD, answers * SPREAD_OF_ANSWERS)
+
+
+def request_noise(shift: Shift, turnovers: float, spread: float) -> float:
     """Return the standard error of a shift that the requests' own unequal sizes make.
 
-    A stretch has seen `turnovers` sets of running requests; sizes spread by about half of their mean.
+    A stretch has seen `turnovers` sets of running requests.
     """
     running = max(1.0, (shift.lowest_running + shift.highest_running) / 2)
-    return SPREAD * (shift.before + shift.mean / 2) * sqrt(2.0 / (running * turnovers))
+    return spread * (shift.before + shift.mean / 2) * sqrt(2.0 / (running * turnovers))
 
 
-def replaced(shift: Shift, turnovers: float) -> bool:
+def replaced(shift: Shift, turnovers: float, spread: float) -> bool:
     """Return whether the requests of a stretch were replaced so often that a shift is not their unequal sizes."""
-    return turnovers >= LEAST_TURNOVERS and shift.mean >= 3 * request_noise(shift, turnovers)
+    return turnovers >= LEAST_TURNOVERS and shift.mean >= 3 * request_noise(shift, turnovers, spread)
 
 
 def turnovers_at_least(shift: Shift, now: Stretch, prompt_tokens: float) -> float:
@@ -129,8 +145,10 @@ def paid(
     return min(each, longest_tokens) * min(fewest, max(1, round(share * running / blocks))) >= 0.7 * lost.least
 
 
-def came_at_once(balance: Sequence[Balance], since_s: float, lost: Tokens, longest_tokens: float) -> bool:
-    """Return whether huge prompts may have brought a good part of what the pool lost since a time, and run ever since.
+def came_at_once(
+    balance: Sequence[Balance], since_s: float, until_s: float, lost: Tokens, longest_tokens: float
+) -> bool:
+    """Return whether huge prompts may have brought, between two times, a good part of what the pool lost.
 
     One shows as a record with far more prompts than others or, where it takes long to compute, as a block that has more
     than most. Their requests generate all the while: by now they may be longer than can be, or than what is missing.
@@ -140,10 +158,11 @@ def came_at_once(balance: Sequence[Balance], since_s: float, lost: Tokens, longe
     for block in reversed(balance):
         if block.end_s <= since_s or each > min(longest_tokens, FAR_MORE * lost.most):
             return False
-        beyond = block.prompt_tokens - usual
-        brought += beyond if beyond >= HUGE * lost.least else 0.0
-        if max(brought, block.burst_tokens) >= AT_ONCE * lost.least:
-            return True
+        if block.end_s <= until_s:
+            beyond = block.prompt_tokens - usual
+            brought += beyond if beyond >= HUGE * lost.least else 0.0
+            if max(brought, block.burst_tokens) >= AT_ONCE * lost.least:
+                return True
         each += block.tokens_each
     return False
 

@@ -13,6 +13,8 @@ from kvlogd.block import PRINT_STEP, Batch, Block, batch_of, block_of, merged
 from kvlogd.curve import FLOOR, Shift, Stretch, compare, lift_of, stretch_of
 from kvlogd.gates import (
     GRADUAL,
+    LATE,
+    SPREAD,
     Balance,
     balance_of,
     came_and_went,
@@ -23,6 +25,7 @@ from kvlogd.gates import (
     paid,
     payers,
     replaced,
+    spread_of,
     sure,
     turnovers_at_least,
     turnovers_of,
@@ -288,8 +291,8 @@ def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, siz
     reference, rung = state.reference, state.rung
     if reference is None or shift.shift < rung.by:
         return None
-    turnovers = turnovers_of(now, reference, size.kv_tokens)
-    if now.prompted < 0.2 or (turnovers is not None and not replaced(shift, turnovers)):
+    turnovers, spread = turnovers_of(now, reference, size.kv_tokens), spread_of(now, short=level.level.batches == 1)
+    if now.prompted < 0.2 or (turnovers is not None and not replaced(shift, turnovers, spread)):
         return None
     growth = growth_between(level.before(now.start_s), now.grains)
     if not sure(shift, reference, now, growth):
@@ -336,11 +339,12 @@ def may_be_held(shift: Shift, reference: Stretch, now: Stretch, since_s: float, 
         prompt_tokens = prompt_of(before)
         if prompt_tokens is None or level.level.batches == 1:
             return True
-        if not replaced(shift, turnovers_at_least(shift, now, prompt_tokens)):
+        if not replaced(shift, turnovers_at_least(shift, now, prompt_tokens), SPREAD):
             return True
-        room = implied(before, prompt_tokens)
+        room = implied(before, prompt_tokens, size.longest_tokens)
     lost, longest = room.pool.share(shift.mean), room.longest_tokens
-    if length_s < OUTLASTS_S and came_at_once(level.balance, since_s - length_s, lost, longest):
+    until_s = now.end_s - LATE * length_s
+    if length_s < OUTLASTS_S and came_at_once(level.balance, since_s - length_s, until_s, lost, longest):
         return True
     # what a stretch sees at its middle began before that; the shortest ones see it nearly at once
     begun_s = [since_s] if level.level.batches == 1 else [since_s, since_s - length_s]

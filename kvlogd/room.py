@@ -65,8 +65,10 @@ def prompt_of(blocks: Sequence[Block]) -> float | None:
     return exp(max([sum(sizes) / len(sizes) for sizes in (at_once, in_parts) if sizes]))
 
 
-def implied(blocks: Sequence[Block], prompt_tokens: float) -> Room:
+def implied(blocks: Sequence[Block], prompt_tokens: float, longest_tokens: int | None) -> Room:
     """Return the room that some blocks (at least one) imply where a prompt has so many tokens.
+
+    A request may be as long as the start-up lines say, where they say it, and never longer than the pool.
 
     By Little's law a running request holds its prompt and half of its answer, on average; where lengths vary the long
     ones run longer (twice the answer bounds it), and of prompts found in the prefix cache only the rest was seen.
@@ -77,4 +79,4 @@ def implied(blocks: Sequence[Block], prompt_tokens: float) -> Room:
     usage = max(PRINT_STEP, sum([block.mean_usage for block in blocks]))
     each = sum([block.mean_running for block in blocks]) / usage
     pool = Tokens(each * (prompt_tokens + answer / 2) / LESS, each * (prompt_tokens / computed + 2 * answer) * MORE)
-    return Room(pool, pool.most)
+    return Room(pool, min(longest_tokens or pool.most, pool.most))

@@ -19,11 +19,13 @@ def closed_loop(
     lost: Callable[[int], float] = lambda _i: 0.0,
     chunk_tokens: float = 8000.0,
     prompt_tokens: float = 900.0,
+    answer_tokens: float = 900.0,
+    answer_spread: float = 0.5,
     seed: int = 7,
 ) -> Iterator[Stats]:
     """Yield records; by their number, requests get `longer` by a factor, and a share of the pool is `lost`.
 
-    Of a prompt so many tokens are computed in a record.
+    Of a prompt so many tokens are computed in a record. Lengths are log-normal, with medians as given.
     """
     rng = random.Random(seed)
     prompts, rest = [0.0] * clients, [0.0] * clients
@@ -34,7 +36,7 @@ def closed_loop(
             made[client] += TOKENS_A_RECORD if not rest[client] else 0.0
             if made[client] >= wanted[client]:
                 rest[client] = longer(i) * min(8000.0, rng.lognormvariate(log(prompt_tokens), 0.7))
-                wanted[client] = longer(i) * rng.lognormvariate(6.8, 0.5)
+                wanted[client] = longer(i) * rng.lognormvariate(log(answer_tokens), answer_spread)
                 made[client] = TOKENS_A_RECORD * rng.random()
                 prompts[client] = 0.0
             computed = min(chunk_tokens, rest[client])

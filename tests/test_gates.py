@@ -16,6 +16,7 @@ from kvlogd.gates import (
     payers,
     replaced,
     request_noise,
+    spread_of,
     turnovers_at_least,
 )
 from kvlogd.grain import Growth
@@ -32,11 +33,21 @@ def exactly(tokens: float) -> Tokens:
 
 
 def test_few_requests_make_more_noise_than_many() -> None:
-    assert request_noise(shift(0.1, 0.1, 2), 3.0) > request_noise(shift(0.1, 0.1, 20), 3.0)
-    assert request_noise(shift(0.1, 0.1, 2), 3.0) > request_noise(shift(0.1, 0.1, 2), 300.0)
+    assert request_noise(shift(0.1, 0.1, 2), 3.0, 0.5) > request_noise(shift(0.1, 0.1, 20), 3.0, 0.5)
+    assert request_noise(shift(0.1, 0.1, 2), 3.0, 0.5) > request_noise(shift(0.1, 0.1, 2), 300.0, 0.5)
+
+
+@pytest.mark.parametrize(("mix", "spread"), [(9.0, 0.5), (0.0, 0.74), (-2.0, 1.23), (-9.0, 1.4), (None, 1.4)])
+def test_what_answers_hold_spreads_further_than_what_prompts_do(mix: float | None, spread: float) -> None:
+    usual = stretch_of([block_of(batch_of(list(closed_loop(60))), 10.0)], 1, short=True)
+    assert spread_of(usual._replace(mix=mix), short=True) == pytest.approx(spread, abs=0.01)
+    assert spread_of(usual._replace(mix=mix), short=False) == 0.5
 
 
 USUAL = Balance(100.0, 1000.0, 3, 4.0, 2_000.0, 0.0)
+
+
+NOW_S = 1e9
 
 
 def bursts(*prompt_tokens: float) -> list[Balance]:
@@ -48,32 +59,41 @@ def bursts(*prompt_tokens: float) -> list[Balance]:
 
 def test_one_prompt_may_have_brought_what_is_missing() -> None:
     balance = bursts(2_000.0, 8_000.0, 2_000.0)  # 5,000 more than one and a half times the usual
-    assert came_at_once(balance, 150.0, exactly(12_000), 100_000)
-    assert not came_at_once(balance, 150.0, exactly(13_000), 100_000)
-    assert not came_at_once(balance, 200.0, exactly(12_000), 100_000)
-    assert came_at_once(balance, 150.0, Tokens(12_000, 50_000), 100_000)
+    assert came_at_once(balance, 150.0, NOW_S, exactly(12_000), 100_000)
+    assert not came_at_once(balance, 150.0, NOW_S, exactly(13_000), 100_000)
+    assert not came_at_once(balance, 200.0, NOW_S, exactly(12_000), 100_000)
+    assert came_at_once(balance, 150.0, NOW_S, Tokens(12_000, 50_000), 100_000)
 
 
 def test_a_prompt_that_is_computed_at_once_shows_among_records_that_have_as_many_together() -> None:
     balance = [USUAL._replace(end_s=100.0 * (i + 1), burst_tokens=1_500.0 if i == 1 else 0.0) for i in range(5)]
-    assert came_at_once(balance, 100.0, exactly(3_700), 25_000)
-    assert not came_at_once(balance, 100.0, exactly(3_800), 25_000)
-    assert not came_at_once(balance, 200.0, exactly(3_700), 25_000)
+    assert came_at_once(balance, 100.0, NOW_S, exactly(3_700), 25_000)
+    assert not came_at_once(balance, 100.0, NOW_S, exactly(3_800), 25_000)
+    assert not came_at_once(balance, 200.0, NOW_S, exactly(3_700), 25_000)
 
 
 def test_several_prompts_may_have_brought_it_together_but_not_what_the_usual_ones_are() -> None:
-    assert came_at_once(bursts(8_000.0, 2_000.0, 8_000.0), 0.0, exactly(24_000), 100_000)
-    assert not came_at_once(bursts(8_000.0, 2_000.0, 8_000.0), 100.0, exactly(24_000), 100_000)
-    assert not came_at_once(bursts(*[4_000.0] * 20), 0.0, exactly(24_000), 100_000)
+    assert came_at_once(bursts(8_000.0, 2_000.0, 8_000.0), 0.0, NOW_S, exactly(24_000), 100_000)
+    assert not came_at_once(bursts(8_000.0, 2_000.0, 8_000.0), 100.0, NOW_S, exactly(24_000), 100_000)
+    assert not came_at_once(bursts(*[4_000.0] * 20), 0.0, NOW_S, exactly(24_000), 100_000)
+
+
+def test_a_prompt_that_came_late_has_not_raised_what_was_there_before() -> None:
+    balance = bursts(2_000.0, 8_000.0, 2_000.0)
+    assert came_at_once(balance, 0.0, 200.0, exactly(12_000), 100_000)
+    assert not came_at_once(balance, 0.0, 199.0, exactly(12_000), 100_000)
+    # what it would have generated meanwhile still tells whether an earlier one runs on
+    assert came_at_once(bursts(8_000.0, *[2_000.0] * 5), 0.0, 300.0, exactly(12_000), 100_000)
+    assert not came_at_once(bursts(8_000.0, *[2_000.0] * 5), 0.0, 300.0, exactly(12_000), 4_000)
 
 
 def test_a_prompt_whose_request_would_be_too_long_by_now_brought_nothing() -> None:
     balance = bursts(9_000.0, *[2_000.0] * 30)
-    assert came_at_once(balance[:-21], 0.0, exactly(10_000), 11_000)
-    assert not came_at_once(balance[:-18], 0.0, exactly(10_000), 11_000)  # than a request can be
-    assert came_at_once(balance[:-11], 0.0, exactly(10_000), 100_000)
-    assert not came_at_once(balance[:-9], 0.0, exactly(10_000), 100_000)  # than what is missing
-    assert came_at_once(balance, 0.0, Tokens(10_000, 20_000), 100_000)
+    assert came_at_once(balance[:-21], 0.0, NOW_S, exactly(10_000), 11_000)
+    assert not came_at_once(balance[:-18], 0.0, NOW_S, exactly(10_000), 11_000)  # than a request can be
+    assert came_at_once(balance[:-11], 0.0, NOW_S, exactly(10_000), 100_000)
+    assert not came_at_once(balance[:-9], 0.0, NOW_S, exactly(10_000), 100_000)  # than what is missing
+    assert came_at_once(balance, 0.0, NOW_S, Tokens(10_000, 20_000), 100_000)
 
 
 @pytest.mark.parametrize(("before", "now", "share"), [(0.0, 0.0, 0.15), (0.0, -0.5, 0.39), (0.0, 0.5, 0.15)])
@@ -123,9 +143,9 @@ def test_requests_are_replaced_as_often_as_their_prompts_come() -> None:
     now = stretch_of([block_of(batch_of(list(closed_loop(60))), 10.0)], 1, short=False)
     few, many = (turnovers_at_least(shift(0.1, 0.1, 8), now, tokens) for tokens in (4_000.0, 1_000.0))
     assert many == pytest.approx(4 * few)
-    assert replaced(shift(0.1, 0.01, 8), 4.5)
-    assert not replaced(shift(0.1, 0.01, 8), 4.4)
-    assert not replaced(shift(0.1, 1.0, 8), 4.5)
+    assert replaced(shift(0.1, 0.01, 8), 4.5, 0.5)
+    assert not replaced(shift(0.1, 0.01, 8), 4.4, 0.5)
+    assert not replaced(shift(0.1, 1.0, 8), 4.5, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,30 @@ def test_requests_that_grow_for_hours_are_not_told_by_a_short_stretch(chunk_toke
     assert first_fire(rows) is None
 
 
+@pytest.mark.parametrize("seed", [13, 36, 38, 63, 73, 80])
+def test_a_few_clients_with_long_answers_wander_far_and_are_no_leak(seed: int) -> None:
+    # by chance some answers of minutes 9 to 16 are several times as long as those of the first five
+    rows = closed_loop(
+        420, clients=10, pool_tokens=45_000, prompt_tokens=200.0, answer_tokens=1400.0, answer_spread=0.82, seed=seed
+    )
+    assert first_fire(rows, kv_tokens=45_000) is None
+
+
+@pytest.mark.parametrize("seed", [200, 201, 203, 204])
+def test_a_fast_leak_among_long_answers_is_told_within_two_hours(seed: int) -> None:
+    rows = closed_loop(
+        720,
+        clients=10,
+        pool_tokens=90_000,
+        prompt_tokens=200.0,
+        answer_tokens=1400.0,
+        answer_spread=0.82,
+        lost=lambda i: 0.0008 * max(0, i - 60),
+        seed=seed,
+    )
+    assert first_fire(rows, kv_tokens=90_000) is not None
+
+
 @pytest.mark.parametrize(("kv_tokens", "an_hour"), [(POOL, 0.2), (POOL, 0.1), (None, 0.1)])
 def test_a_fast_leak_late_in_a_run_does_not_wait_for_the_long_stretches(kv_tokens: int | None, an_hour: float) -> None:
     def lost(i: int) -> float:
@@ -184,6 +208,17 @@ def test_one_huge_request_that_runs_for_long_is_no_leak(stays: int, kv_tokens: i
 
     rows = [with_it(i, row) for i, row in enumerate(closed_loop(2000, clients=60, pool_tokens=1_000_000))]
     assert first_fire(iter(rows), kv_tokens=kv_tokens) is None
+
+
+@pytest.mark.parametrize("longest_tokens", [None, 12_000])
+@pytest.mark.parametrize("seed", [0, 1, 2, 4, 5])
+def test_a_prompt_that_came_at_the_end_of_a_stretch_hides_no_leak(seed: int, longest_tokens: int | None) -> None:
+    # nothing tells the pool's size: about any large prompt might be huge
+    fed = Fed(Size(None, longest_tokens))
+    rows = closed_loop(
+        1300, clients=6, pool_tokens=40_000, prompt_tokens=1200.0, lost=lambda i: 0.12 * i / 360, seed=seed
+    )
+    assert any(fed.take(stats, 10.0) and fed.ladder.verdicts for stats in rows)
 
 
 def test_one_endless_generation_in_a_pool_of_unknown_size_is_no_leak_within_the_hour() -> None:

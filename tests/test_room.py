@@ -25,10 +25,12 @@ def test_the_records_bound_a_pool_that_nothing_tells_of(pool_tokens: int, client
     blocks = blocks_of(pool_tokens, clients, seed=seed)
     prompt_tokens = prompt_of(blocks)
     assert prompt_tokens is not None
-    room = implied(blocks, prompt_tokens)
+    room = implied(blocks, prompt_tokens, None)
     assert room.pool.least <= pool_tokens <= room.pool.most
     assert room.pool.most < 20 * room.pool.least
     assert room.longest_tokens == room.pool.most
+    assert implied(blocks, prompt_tokens, 4_096).longest_tokens == 4_096
+    assert implied(blocks, prompt_tokens, 1 << 40) == room
 
 
 def test_a_prompt_is_as_large_as_the_large_ones_are() -> None:
@@ -46,7 +48,7 @@ def test_too_few_blocks_with_prompts_imply_nothing() -> None:
 
 def test_an_engine_that_held_nothing_implies_no_bound_and_raises_nothing() -> None:
     blocks = [block._replace(mean_usage=0.0, prompt_tokens=0.0) for block in blocks_of(100_000, 8)]
-    assert implied(blocks, 1_000.0).pool.most > 1e6
+    assert implied(blocks, 1_000.0, None).pool.most > 1e6
 
 
 def test_a_share_of_what_is_known_by_its_bounds_has_bounds() -> None:
