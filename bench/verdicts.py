@@ -6,6 +6,7 @@ Deterministic in its seed but for the CPU times.
 
 import argparse
 import json
+import platform
 import subprocess
 import sys
 import tempfile
@@ -155,14 +156,15 @@ def plain(one: Judged) -> Iterator[tuple[str, object]]:
 
 
 def version() -> str:
-    """Return kvlogd's version, and where git knows it the date of its last change."""
+    """Return kvlogd's version, where git knows it the date of its last change, and which Python runs it."""
     command = ["git", "-C", str(ROOT), "log", "-1", "--format=%cs", "--", "kvlogd", "rules"]
+    on = f" on {platform.python_implementation()} {platform.python_version()}"
     try:
         asked = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        return __version__
+        return __version__ + on
     date = asked.stdout.strip()
-    return f"{__version__} of {date}" if date else __version__
+    return (f"{__version__} of {date}" if date else __version__) + on
 
 
 def say(text: str, end: str = "\n") -> None:

@@ -81,10 +81,8 @@ class _One:
             self.failures += 1
             times = count_text(self.failures, "time")
             said = Broken(f"the rule failed, {times} so far: {type(error).__name__}")
-        self.due_s = at_s + getattr(evaluator, "rest_s", 0.0)
-        self.least = getattr(evaluator, "least", 0)
-        self.late_s = at_s + getattr(evaluator, "calm_s", -inf)
-        self.ripe = getattr(evaluator, "ripe", inf)
+        self.due_s, self.late_s = at_s + evaluator.rest_s, at_s + evaluator.calm_s
+        self.least, self.ripe = evaluator.least, evaluator.ripe
         if said is before:
             return False
         self._said = said

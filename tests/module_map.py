@@ -38,7 +38,8 @@ MAY_IMPORT = {
     "gauge": "quantity reading",
     "fields": "gauge quantity window",
     "kinds": "gauge kinds window",
-    "kinds.*": "window fields block course spells room ladder pace lives gauge reading eyes tally work",
+    "rest": "",
+    "kinds.*": "rest window fields block course spells room ladder pace lives gauge reading eyes tally work",
     "yamlfile": "quantity",
     "rules": "yamlfile fields quantity kinds",
     "config": "yamlfile fields quantity",
@@ -215,7 +216,7 @@ PURE = (
     "sheet checkup manual pace proposal minutes statements days rollup course table telemetry alerting "
     "bookkeeping views reading gauge sideline agenda outbox line plan board parcel advice parcel "
     " layout letter bulletin panel proof   exposition eyes harvest "
-    "interval track tally leap"
+    "interval track tally leap lives rest"
 )
 IMPURE_IMPORTS = {"os", "time", "logging", "threading", "subprocess", "multiprocessing", "asyncio", "socket", "random"}
 IMPURE_CALLS = {"open", "print", "input"}

@@ -6,6 +6,7 @@ import pytest
 from kvlogd.engines import Fleet, Ids
 from kvlogd.evaluate import Bench, _One, combined, excused
 from kvlogd.model import Abstained, AlertEvent, Clear, Finding, Judgement, NoEvidence, Scrape
+from kvlogd.rest import Resting
 from kvlogd.rules import Rule, load_rule
 from kvlogd.window import SourceWindow, Window
 from tests.lines import START_S, record
@@ -168,13 +169,12 @@ def test_equal_conditions_of_two_rules_are_looked_at_once(rule_of: MakeRule) -> 
 # --- when a condition is asked
 
 
-class Asked:
+class Asked(Resting):
     """An evaluator that says when it was asked."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
         self.rest_s = 60.0
-        self.least = 0
         self.ripe = 100
 
     def judge(self, _window: Window, at_s: float) -> Judgement:

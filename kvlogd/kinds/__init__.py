@@ -4,9 +4,7 @@ A kind has NAME, SCOPES, a frozen `Params` model, and `make(params)`, which retu
 (or one source). One that judges several lives of an engine says so with LASTING, one that cannot be combined with
 others with ALONE. To add a kind, write its module and its test, and name it here.
 
-An evaluator is asked at each tick, unless it says that it may rest: for `rest_s` seconds and until the run has `least`
-records, for `calm_s` seconds if none of them shows strain (see `Window.strained`), but in no case longer than until it
-has `ripe` ones. They are looked at after each judgement, which stands meanwhile.
+An evaluator is asked at each tick, unless it says that it may rest (`kvlogd.rest`); what it said stands meanwhile.
 """
 
 from collections.abc import Mapping

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kvlogd.fields import Duration, Points
 from kvlogd.model import Abstained, Clear, EventKind, Finding, Judgement, NoEvidence, Per, Run, Severity, Stats
+from kvlogd.rest import Resting
 from kvlogd.window import Window
 
 NAME = "capacity"
@@ -89,7 +90,7 @@ def make(params: Params) -> "Capacity":
     return Capacity(params)
 
 
-class Capacity:
+class Capacity(Resting):
     """Judges the queue before the pool of one run."""
 
     def __init__(self, params: Params) -> None:
@@ -107,9 +108,6 @@ class Capacity:
         self._full_since_s: float | None = None
         self._last_s = 0.0
         self._patience_s = min(params.queue, params.busy, params.too_long, MOST_REST_S)
-        self.rest_s = 0.0
-        self.least = 0
-        self.calm_s = -inf
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether the pool is too small for what is asked at a time."""

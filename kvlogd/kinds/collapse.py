@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from kvlogd.block import median
 from kvlogd.fields import Count, Duration, Points
 from kvlogd.model import Abstained, Clear, EventKind, Finding, Judgement, NoEvidence, Per, Stats
+from kvlogd.rest import Resting
 from kvlogd.window import Window
 
 NAME = "collapse"
@@ -102,7 +103,7 @@ def make(params: Params) -> "Collapse":
     return Collapse(params)
 
 
-class Collapse:
+class Collapse(Resting):
     """Judges the hit rate of one run."""
 
     def __init__(self, params: Params) -> None:

@@ -18,6 +18,7 @@ from kvlogd.course import PART_RECORDS, newest
 from kvlogd.fields import Points
 from kvlogd.model import Abstained, Clear, Finding, Judgement, Per
 from kvlogd.pace import MEASURED, SCALES, MeasuredState, ScaleState, Verdict
+from kvlogd.rest import Resting
 from kvlogd.window import Window
 
 NAME = "creep"
@@ -41,7 +42,7 @@ def make(params: Params) -> "Creep":
     return Creep(params)
 
 
-class Creep:
+class Creep(Resting):
     """Judges the pace of one run."""
 
     def __init__(self, params: Params) -> None:

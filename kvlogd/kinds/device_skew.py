@@ -16,6 +16,7 @@ from kvlogd.fields import Duration, Points
 from kvlogd.gauge import GpuWindow
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
 from kvlogd.reading import GpuSample
+from kvlogd.rest import Resting
 
 NAME = "device_skew"
 SCOPES = frozenset({Per.GPU})
@@ -52,7 +53,7 @@ def make(params: Params) -> "DeviceSkew":
     return DeviceSkew(params)
 
 
-class DeviceSkew:
+class DeviceSkew(Resting):
     """Holds one GPU against its siblings."""
 
     def __init__(self, params: Params) -> None:

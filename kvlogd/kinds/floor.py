@@ -20,6 +20,7 @@ from kvlogd.course import newest
 from kvlogd.eyes import as_record
 from kvlogd.fields import Count, Duration, Points
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
+from kvlogd.rest import Resting
 from kvlogd.spells import DROP, NOISY_S, Raised, Spell, Spells, climbs
 from kvlogd.tally import per_request
 from kvlogd.window import Window
@@ -69,14 +70,12 @@ def make(params: Params) -> "Floor":
     return Floor(params)
 
 
-class Floor:
+class Floor(Resting):
     """Judges the idle spells of one run."""
 
     def __init__(self, params: Params) -> None:
         self._params = params
         self._taken = self._scraped = 0
-        self.rest_s = 0.0
-        self.least = 0
         self._exact = Spells(EXACT_STEP)
         self._worked = True
         """The scrape before was not idle."""

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from kvlogd.fields import Duration, Points
 from kvlogd.gauge import GpuWindow, Growth, HostWindow
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
+from kvlogd.rest import Resting
 
 NAME = "growth"
 SCOPES = frozenset({Per.GPU, Per.HOST})
@@ -44,7 +45,7 @@ def make(params: Params) -> "GrowthOf":
     return GrowthOf(params)
 
 
-class GrowthOf:
+class GrowthOf(Resting):
     """Judges how memory went."""
 
     def __init__(self, params: Params) -> None:

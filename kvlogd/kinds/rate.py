@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kvlogd.fields import PerTime, Span
 from kvlogd.model import Clear, EventKind, Finding, Judgement, Per
+from kvlogd.rest import Resting
 from kvlogd.window import Window
 
 NAME = "rate"
@@ -46,7 +47,7 @@ def make(params: Params) -> "Rate":
     return Rate(params)
 
 
-class Rate:
+class Rate(Resting):
     """Counts one kind of event of a run."""
 
     def __init__(self, params: Params) -> None:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from kvlogd.block import load_bin, median
 from kvlogd.fields import Points
 from kvlogd.model import Abstained, Clear, EventKind, Finding, Judgement, NoEvidence, Per, Stats
+from kvlogd.rest import Resting
 from kvlogd.window import CROWDED, Window
 
 NAME = "recompute"
@@ -83,7 +84,7 @@ def make(params: Params) -> "Recompute":
     return Recompute(params)
 
 
-class Recompute:
+class Recompute(Resting):
     """Judges the evictions of one run."""
 
     def __init__(self, params: Params) -> None:
@@ -98,7 +99,6 @@ class Recompute:
         self._usual: dict[int, Usual] = {}
         self._unlearned = CALM_EVERY
         """Blocks since one with room in the pool was last learned from."""
-        self.rest_s = 0.0
         self.least = BLOCK_RECORDS
         self._judgement: Judgement = NoEvidence()
 

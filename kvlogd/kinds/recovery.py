@@ -26,6 +26,7 @@ from kvlogd.fields import Count, Points
 from kvlogd.lives import Ages, Together, Worse, ages_of, together, worse_of
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
 from kvlogd.pace import Row, excess_of, row_of
+from kvlogd.rest import Resting
 from kvlogd.window import Window
 
 NAME = "recovery"
@@ -79,7 +80,7 @@ class Ailment(NamedTuple):
     cured: Callable[[float, PastLife, PastLife], bool]
 
 
-class Recovery:
+class Recovery(Resting):
     """Judges the lives of one engine."""
 
     rest_s = 86_400.0

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from kvlogd.block import median
 from kvlogd.fields import Duration, Points
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
+from kvlogd.rest import Resting
 from kvlogd.window import Window
 
 NAME = "skew"
@@ -84,13 +85,12 @@ def make(params: Params) -> "Skew":
     return Skew(params)
 
 
-class Skew:
+class Skew(Resting):
     """Holds one engine against its siblings, once a span."""
 
     def __init__(self, params: Params) -> None:
         self._params = params
         self._slot: float | None = None
-        self.rest_s = 0.0
         self._judgement: Judgement = NoEvidence()
 
     def judge(self, window: Window, at_s: float) -> Judgement:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from kvlogd.fields import Duration
 from kvlogd.model import Judgement, NoEvidence, Per
+from kvlogd.rest import Resting
 from kvlogd.window import SourceWindow, Window
 
 NAME = "sql"
@@ -60,7 +61,7 @@ def make(_params: Params) -> "Sql":
     return Sql()
 
 
-class Sql:
+class Sql(Resting):
     """Is judged when its answer is there, not when the others are: see `kvlogd.inquiry`."""
 
     def judge(self, window: Window, at_s: float) -> Judgement:

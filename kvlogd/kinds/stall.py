@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kvlogd.fields import Duration
 from kvlogd.model import Clear, Finding, Judgement, NoEvidence, Per, Stats
+from kvlogd.rest import Resting
 from kvlogd.window import Window
 
 NAME = "stall"
@@ -48,7 +49,7 @@ def make(params: Params) -> "Stall":
     return Stall(params)
 
 
-class Stall:
+class Stall(Resting):
     """Judges the standstill of one run."""
 
     def __init__(self, params: Params) -> None:
@@ -57,9 +58,6 @@ class Stall:
         self._starved_since_s: float | None = None
         self._taken = 0
         self._patience_s = min(params.running, params.gpu_idle, params.waiting, params.starved)
-        self.rest_s = 0.0
-        self.least = 0
-        self.calm_s = -inf
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether the engine stands still at a time."""

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from kvlogd.fields import AnyQuantity, Duration, SignalName, in_unit_of, is_duration
 from kvlogd.gauge import GPU_SIGNALS, HOST_SIGNALS, GpuWindow, HostWindow
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per, Stats
+from kvlogd.rest import Resting
 from kvlogd.window import SIGNALS, SOURCE_SIGNALS, SourceWindow, Window
 
 NAME = "threshold"
@@ -59,7 +60,7 @@ def make(params: Params) -> "Threshold":
     return Threshold(params)
 
 
-class Threshold:
+class Threshold(Resting):
     """Holds one signal against its value."""
 
     def __init__(self, params: Params) -> None:
@@ -70,7 +71,6 @@ class Threshold:
         # what must have lasted for minutes is not sought twice a minute
         self._calm_s = 60.0 if self._is_above and self._is_duration and self._bound >= 120.0 else 0.0
         self.rest_s = self._calm_s
-        self.least = 0
         signal = SIGNALS.get(params.signal)
         self._index = Stats._fields.index(signal.column) if signal and signal.column else None
 

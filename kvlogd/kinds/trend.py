@@ -15,6 +15,7 @@ from kvlogd.block import FULL, median
 from kvlogd.fields import Count, Duration, Points, SignalName
 from kvlogd.ladder import Ladder, Verdict
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
+from kvlogd.rest import Resting
 from kvlogd.room import Size
 from kvlogd.tally import per_request
 from kvlogd.window import SIGNALS, Window
@@ -68,7 +69,7 @@ def make(params: Params) -> "LoadTrend | PlainTrend":
     return LoadTrend(params) if params.at_constant is Constant.LOAD else PlainTrend(params)
 
 
-class LoadTrend:
+class LoadTrend(Resting):
     """Judges the ladder of comparisons of one run."""
 
     rest_s = 120.0
@@ -141,7 +142,7 @@ def _finding(window: Window, verdict: Verdict) -> Finding:
     return Finding(verdict.since_s, rate, evidence)
 
 
-class PlainTrend:
+class PlainTrend(Resting):
     """Judges the slope of one signal over a span."""
 
     def __init__(self, params: Params) -> None:
