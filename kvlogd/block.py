@@ -138,26 +138,29 @@ def merged(batches: Sequence[Batch]) -> Batch:
         for key, group in batch.by_load.items():
             by_load.setdefault(key, []).extend(group)
             loads[key] = loads.get(key, 0) + batch.loads[key]
-    columns = list(zip(*batches, strict=True))
+    (
+        starts_s, ends_s, records, _, _, least, most, usage, prompts, most_prompts, unprompted, least_running, running,
+        generated, each, queued, hit_rates, lumps,
+    ) = zip(*batches, strict=True)  # fmt: skip
     return Batch(
-        batches[0].start_s,
-        batches[-1].end_s,
-        sum(columns[2]),
+        starts_s[0],
+        ends_s[-1],
+        sum(records),
         by_load,
         loads,
-        min(columns[5]),
-        max(columns[6]),
-        sum(columns[7]),
-        sum(columns[8]),
-        max(columns[9]),
-        sum(columns[10]),
-        min(columns[11]),
-        sum(columns[12]),
-        sum(columns[13]),
-        sum(columns[14]),
-        sum(columns[15]),
-        batches[-1].hit_rate,
-        gathered(columns[17]),
+        min(least),
+        max(most),
+        sum(usage),
+        sum(prompts),
+        max(most_prompts),
+        sum(unprompted),
+        min(least_running),
+        sum(running),
+        sum(generated),
+        sum(each),
+        sum(queued),
+        hit_rates[-1],
+        gathered(lumps),
     )
 
 

@@ -33,15 +33,18 @@ class Raised:
         self.by = by
         """From so far above the lowest on."""
         self.spells: list[Spell] = []
+        self.count = 0
+        """How many they were before they were thinned out."""
         self.low_s: float | None = None
         """When a spell that was near the lowest ended last."""
 
     def take(self, spell: Spell, lowest: float, *, anew: bool) -> None:
         """Take in a spell, or what became of the latest one."""
         if spell.usage < lowest + self.by - 1e-9:
-            self.spells, self.low_s = [], spell.end_s
+            self.spells, self.count, self.low_s = [], 0, spell.end_s
         elif anew or not self.spells:
             self.spells.append(spell)
+            self.count += 1
             if len(self.spells) > KEPT:
                 self.spells = self.spells[:1] + self.spells[2::2]
         else:

@@ -35,6 +35,7 @@ def test_spells_of_months_are_thinned_out() -> None:
     assert len(spells.past) <= KEPT + 1
     assert len(raised.spells) <= KEPT + 1
     assert raised.spells[0].start_s == 100.0
+    assert raised.count == 4999
 
 
 @given(st.lists(st.floats(0, 1), max_size=40))
@@ -44,7 +45,7 @@ def test_whoever_asks_late_sees_the_same_raised_spells(usages: list[float]) -> N
     for i, usage in enumerate(usages):
         for spells in (early, late):
             spells.observe(record(i * 100.0, 0, usage), 10.0, worked=True)
-    assert late.above(0.02).spells == raised.spells
+    assert (late.above(0.02).spells, late.above(0.02).count) == (raised.spells, raised.count)
 
 
 @pytest.mark.parametrize(("usages", "says"), [([0.03, 0.05, 0.07], True), ([0.03, 0.03, 0.07], False)])

@@ -110,7 +110,7 @@ class Collapse(Resting):
         self._params = params
         self._taken = 0
         self._start_s = 0.0
-        self.rest_s = BLOCK_S
+        self._block_s = self.rest_s = BLOCK_S
         """How long a block is: twice as long once the run has too many."""
         self.least = BLOCK_RECORDS
         self._resets = 0
@@ -128,13 +128,13 @@ class Collapse(Resting):
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether the hit rate has collapsed; it changes only when a block is complete."""
         last, fresh = window.last, window.count - self._taken
-        if last is None or fresh < BLOCK_RECORDS or last.ts_s - self._start_s < self.rest_s:
+        if last is None or fresh < BLOCK_RECORDS or last.ts_s - self._start_s < self._block_s:
             return self._judgement
         resets = len(window.events.get(EventKind.RESET_OK, ()))
         if resets != self._resets:
             self._resets = resets
             self._blocks, self._latest, self._stride, self._fallen_from = [], [], 1, None
-            self.rest_s = BLOCK_S
+            self._block_s = self.rest_s = BLOCK_S
             self._usual = None
             self._highest = 0.0
         rate = last.prefix_hit_rate
@@ -165,7 +165,8 @@ class Collapse(Resting):
             # the blocks kept hold the lowest rate of those that go
             pairs = zip(self._blocks[::2], self._blocks[1::2], strict=False)
             self._blocks = [a._replace(lowest=min(a.lowest, b.lowest)) for a, b in pairs]
-            self.rest_s, self._stride = LONG_BLOCK_S, self._stride * (1 if self.rest_s == BLOCK_S else 2)
+            self._stride *= 1 if self._block_s == BLOCK_S else 2
+            self._block_s = self.rest_s = LONG_BLOCK_S
             self._usual = None
 
     def _look(self, window: Window) -> Judgement:

@@ -170,7 +170,7 @@ def held_more_than_at_work(window: Window, params: Params) -> Finding | Abstaine
     few = FEW * above / max(1, sum([part.running for part in parts]))
     wanted = UNSURE_SPELLS if lowest - least.least_usage < few else params.spells
     held = Raised(params.rises_by)
-    held.spells, held.low_s = [*spells.past, spells.latest[-1]], least.end_s
+    held.spells, held.count, held.low_s = [*spells.past, spells.latest[-1]], spells.count, least.end_s
     lasted_s = held.spells[-1].end_s - first.start_s
     if spells.last_drop is not None or spells.count < wanted or lasted_s < params.hold:
         return Abstained("more is in use idle than it once worked with; it may be given back by itself or late")
@@ -214,7 +214,7 @@ def _finding(window: Window, spells: Spells, since_low: Raised, at_work: float |
     evidence = {
         "idle_usage": held,
         "lowest_idle_usage": spells.lowest or 0.0,
-        "spells": float(len(raised)),
+        "spells": float(since_low.count),
         "lasted_s": raised[-1].end_s - raised[0].start_s,
     }
     if at_work is not None:
