@@ -319,9 +319,9 @@ class Bench:
                 events += work.step(judgement, at_s)
         return events
 
-    def judge_newest(self, window: Window, at_s: float, within_s: float) -> list[AlertEvent]:
-        """Evaluate the rules a last time, if there was a record within so many seconds before; no condition rests."""
-        if window.last is None or window.last.ts_s < at_s - within_s:
+    def judge_newest(self, window: Window, at_s: float) -> list[AlertEvent]:
+        """Evaluate the rules a last time at a tick, if a record came since all were asked together; none rests."""
+        if window.last is None or window.last.ts_s < at_s - (at_s % TOGETHER_S or TOGETHER_S):
             return []
         self.wake()
         return self.judge(window, at_s)

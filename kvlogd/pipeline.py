@@ -158,7 +158,7 @@ class Pipeline:
         if self.now_s is not None:
             self.advance(self.now_s + (QUIET_END_S if self._alive_unstamped else 0.0))
             for track in self._tracks.values():
-                self._alert_events += track.bench.judge_newest(track.window, self.next_tick_s, TICK_S)
+                self._alert_events += track.bench.judge_newest(track.window, self.next_tick_s)
         self.window.unparsed, self.window.impossible = unparsed, impossible
         if self.now_s is not None and (unparsed or impossible):
             self._judge(self._source_bench, self.window, self.now_s)

@@ -255,3 +255,15 @@ def test_a_condition_that_has_nothing_new_to_say_is_told_of_as_long_as_it_holds(
         at_s: [event.state.value for event in bench.judge(window, START_S + at_s)] for at_s in range(400, 500, 30)
     }
     assert states == {400: [], 430: [], 460: ["firing"], 490: []}
+
+
+@pytest.mark.parametrize(
+    ("last_s", "end_s", "is_asked"), [(25, 60, True), (0, 60, True), (55, 90, False), (65, 90, True)]
+)
+def test_at_the_end_of_a_log_what_came_since_all_were_asked_together_is_judged(
+    last_s: int, end_s: int, is_asked: bool, asked: tuple[Bench, Window, list[float]]
+) -> None:
+    bench, window, times = asked
+    window.observe(record(last_s))
+    bench.judge_newest(window, START_S + end_s)
+    assert bool(times) is is_asked
