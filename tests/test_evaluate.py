@@ -5,7 +5,8 @@ import pytest
 
 from kvlogd.engines import Fleet, Ids
 from kvlogd.evaluate import Bench, _One, combined, excused
-from kvlogd.model import Abstained, AlertEvent, Clear, Finding, Judgement, NoEvidence, Scrape
+from kvlogd.model import Abstained, AlertEvent, Clear, Event, EventKind, Finding, Judgement, NoEvidence, Scrape
+from kvlogd.pipeline import Pipeline
 from kvlogd.rest import Resting
 from kvlogd.rules import Rule, load_rule
 from kvlogd.window import SourceWindow, Window
@@ -267,3 +268,27 @@ def test_at_the_end_of_a_log_what_came_since_all_were_asked_together_is_judged(
     window.observe(record(last_s))
     bench.judge_newest(window, START_S + end_s)
     assert bool(times) is is_asked
+
+
+STOOD = """\
+id: stood
+verdict: engine-stall
+severity: critical
+per: engine
+when:
+  stall: {}
+no_data: alert
+why: because
+do: [look]
+"""
+
+
+@pytest.mark.parametrize("kind", [EventKind.STOP, EventKind.SLEEP, EventKind.PAUSE])
+def test_a_condition_that_rests_is_asked_when_its_engine_stops_or_sleeps(kind: EventKind, tmp_path: Path) -> None:
+    (tmp_path / "stood.yaml").write_text(STOOD)
+    pipeline = Pipeline("vllm.log", Ids(), [load_rule(tmp_path / "stood.yaml")])
+    pipeline.take([record(10 * n, running=4, generation_tps=80.0, kv_usage=0.3) for n in range(900)])
+    pipeline.advance(START_S + 10_000)  # all that came was looked at; the next record may never come
+    pipeline.take([Event(START_S + 10_010, kind, 1)])
+    pipeline.advance(START_S + 10_100)
+    assert pipeline.harvest().alert_events[-1].at_s == START_S + 10_020

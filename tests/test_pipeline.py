@@ -1,5 +1,4 @@
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -446,27 +445,3 @@ def test_what_could_not_be_judged_is_said() -> None:
     pipeline.advance(START_S + 60)
     pipeline.finish()
     assert ("kv-leak", "vllm.log/0") in pipeline.abstained
-
-
-STOOD = """\
-id: stood
-verdict: engine-stall
-severity: critical
-per: engine
-when:
-  stall: {}
-no_data: alert
-why: because
-do: [look]
-"""
-
-
-@pytest.mark.parametrize("kind", [EventKind.STOP, EventKind.SLEEP, EventKind.PAUSE])
-def test_a_condition_that_rests_is_asked_when_its_engine_stops_or_sleeps(kind: EventKind, tmp_path: Path) -> None:
-    (tmp_path / "stood.yaml").write_text(STOOD)
-    pipeline = new_pipeline(load_rules([tmp_path]))
-    pipeline.take([busy(10 * n) for n in range(900)])
-    pipeline.advance(START_S + 10_000)  # all that came was looked at; the next record may never come
-    pipeline.take([event(kind, 10_010)])
-    pipeline.advance(START_S + 10_100)
-    assert told(pipeline.harvest())[-1] == ("stood", "firing", 10_020)
