@@ -289,7 +289,7 @@ class Bench:
 
     def _ask(self, window: Judged, at_s: float, count: int, strained: int) -> bool:
         """Ask the conditions that are due; return whether one says something else than before."""
-        changed = self._is_restless = False
+        changed, self._is_restless = False, self._has_excuses  # those are asked out of turn
         for one in self._ones:
             if at_s >= one.due_s:
                 if count < one.least or (strained < one.least and at_s < one.late_s):
@@ -319,9 +319,9 @@ class Bench:
                 events += work.step(judgement, at_s)
         return events
 
-    def judge_newest(self, window: Window, at_s: float, within_s: float) -> list[AlertEvent]:
-        """Evaluate the rules a last time, if there was a record within so many seconds before; no condition rests."""
-        if window.last is None or window.last.ts_s < at_s - within_s:
+    def judge_newest(self, window: Window, at_s: float) -> list[AlertEvent]:
+        """Evaluate the rules a last time at a tick, if a record came since all were asked together; none rests."""
+        if window.last is None or window.last.ts_s < at_s - (at_s % TOGETHER_S or TOGETHER_S):
             return []
         self.wake()
         return self.judge(window, at_s)

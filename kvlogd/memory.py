@@ -36,6 +36,7 @@ _HOMES = {
         "grain",
         "ladder",
         "leap",
+        "lives",
         "model",
         "pace",
         "spells",

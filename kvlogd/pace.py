@@ -245,6 +245,8 @@ MEASURED = (
 
 WEATHER, WEATHER_RECORDS = 1.4, 1440
 """Tokens come from memory: a hot GPU slows them by less than this factor, and is not hot for so many records."""
+LOOKS_LIKE = 1.55
+"""Where clients do not wait for each other, more requests then run at once, and rows show it as up to this."""
 NOT_YET, GROWING = 1 / 3, 1 / 4
 """Shares of a shift: with less of it a row is from before it, and by less it does not grow."""
 BEFORE = 3
@@ -365,8 +367,10 @@ class ScaleState:
         ordered = sorted([one.excess for one in last])
         if median(ordered) < log(rung.by) or ordered[rung.rows // 5] < log(rung.least):
             return None
-        is_weather = self.gradual and rung.by < WEATHER and rung.rows * self.scale.records < WEATHER_RECORDS
-        if is_weather and came_at_once(latest[-rung.rows - LOOK_BACK :], median(ordered)):
+        by = median(ordered)
+        is_weather = self.gradual and rung.by < WEATHER and by < log(LOOKS_LIKE)
+        is_weather &= rung.rows * self.scale.records < WEATHER_RECORDS
+        if is_weather and came_at_once(latest[-rung.rows - LOOK_BACK :], by):
             return None
         token_s = median(sorted([one.row.token_s for one in last]))
         before_s = median(sorted([one.before_s for one in last]))

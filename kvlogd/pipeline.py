@@ -158,7 +158,7 @@ class Pipeline:
         if self.now_s is not None:
             self.advance(self.now_s + (QUIET_END_S if self._alive_unstamped else 0.0))
             for track in self._tracks.values():
-                self._alert_events += track.bench.judge_newest(track.window, self.next_tick_s, TICK_S)
+                self._alert_events += track.bench.judge_newest(track.window, self.next_tick_s)
         self.window.unparsed, self.window.impossible = unparsed, impossible
         if self.now_s is not None and (unparsed or impossible):
             self._judge(self._source_bench, self.window, self.now_s)
@@ -423,11 +423,13 @@ class Pipeline:
         self._events.append((*ids, event if event.ts_s is not None else event._replace(ts_s=at_s)))
 
     def _witness(self, track: Track, event: Event, at_s: float) -> None:
-        before_s = track.window.crashed_s
-        track.window.event(event, at_s)
-        if track.window.crashed_s != before_s:
-            track.bench.wake()
-            self._judge(track.bench, track.window, at_s)
+        window = track.window
+        before = window.crashed_s, window.stopped, window.paused
+        window.event(event, at_s)
+        if (window.crashed_s, window.stopped, window.paused) != before:
+            track.bench.wake()  # no record may tell of it
+        if window.crashed_s != before[0]:
+            self._judge(track.bench, window, at_s)
 
     def _source_event(self, event: Event, at_s: float) -> None:
         source = self.window

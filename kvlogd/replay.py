@@ -31,9 +31,9 @@ from kvlogd.source import LogFile, chunks, expand
 from kvlogd.stamp import Stamper
 from kvlogd.store import Store
 
-LONGEST_REST_S = 360.0
-"""No condition that records may stir rests longer, all that are asked together included: what is found at a log's end
-is found again within that, or is not there."""
+LONGEST_REST_S = 660.0
+"""What is found at a log's end, where no condition rests, is found again within that, or is not there: `skew` rests for
+its ten minutes, and for up to another until all are asked together."""
 COMMIT_RECORDS = 20_000
 """Records that are committed together: a commit costs about 12 ms however small it is."""
 

@@ -5,7 +5,8 @@ import pytest
 
 from kvlogd.engines import Fleet, Ids
 from kvlogd.evaluate import Bench, _One, combined, excused
-from kvlogd.model import Abstained, AlertEvent, Clear, Finding, Judgement, NoEvidence, Scrape
+from kvlogd.model import Abstained, AlertEvent, Clear, Event, EventKind, Finding, Judgement, NoEvidence, Scrape
+from kvlogd.pipeline import Pipeline
 from kvlogd.rest import Resting
 from kvlogd.rules import Rule, load_rule
 from kvlogd.window import SourceWindow, Window
@@ -255,3 +256,39 @@ def test_a_condition_that_has_nothing_new_to_say_is_told_of_as_long_as_it_holds(
         at_s: [event.state.value for event in bench.judge(window, START_S + at_s)] for at_s in range(400, 500, 30)
     }
     assert states == {400: [], 430: [], 460: ["firing"], 490: []}
+
+
+@pytest.mark.parametrize(
+    ("last_s", "end_s", "is_asked"), [(25, 60, True), (0, 60, True), (55, 90, False), (65, 90, True)]
+)
+def test_at_the_end_of_a_log_what_came_since_all_were_asked_together_is_judged(
+    last_s: int, end_s: int, is_asked: bool, asked: tuple[Bench, Window, list[float]]
+) -> None:
+    bench, window, times = asked
+    window.observe(record(last_s))
+    bench.judge_newest(window, START_S + end_s)
+    assert bool(times) is is_asked
+
+
+STOOD = """\
+id: stood
+verdict: engine-stall
+severity: critical
+per: engine
+when:
+  stall: {}
+no_data: alert
+why: because
+do: [look]
+"""
+
+
+@pytest.mark.parametrize("kind", [EventKind.STOP, EventKind.SLEEP, EventKind.PAUSE])
+def test_a_condition_that_rests_is_asked_when_its_engine_stops_or_sleeps(kind: EventKind, tmp_path: Path) -> None:
+    (tmp_path / "stood.yaml").write_text(STOOD)
+    pipeline = Pipeline("vllm.log", Ids(), [load_rule(tmp_path / "stood.yaml")])
+    pipeline.take([record(10 * n, running=4, generation_tps=80.0, kv_usage=0.3) for n in range(900)])
+    pipeline.advance(START_S + 10_000)  # all that came was looked at; the next record may never come
+    pipeline.take([Event(START_S + 10_010, kind, 1)])
+    pipeline.advance(START_S + 10_100)
+    assert pipeline.harvest().alert_events[-1].at_s == START_S + 10_020

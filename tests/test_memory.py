@@ -15,7 +15,7 @@ from kvlogd.model import Event, EventKind
 from kvlogd.pipeline import Pipeline
 from kvlogd.rules import Rule, load_rules, shipped_folder
 from tests.course import rule
-from tests.lines import record
+from tests.lines import START_S, record
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,21 @@ def test_it_goes_on_as_if_nothing_had_been(rules: tuple[Rule, ...]) -> None:
         pipeline.take(more)
     assert straight.harvest().alert_events == thawed.harvest().alert_events
     assert [t.window.last for t in straight.tracks()] == [t.window.last for t in thawed.tracks()]
+
+
+def test_past_lives_that_were_looked_at_are_in_it(rules: tuple[Rule, ...]) -> None:
+    pipeline = Pipeline("vllm.log", Ids(), rules)
+    for start in (0, 20_000, 40_000):
+        pipeline.take([Event(START_S + start, EventKind.BANNER, 1)])
+        pipeline.take(
+            record(start + 10.0 * (1 + n), running=1, prompt_tps=60.0, generation_tps=30.0, kv_usage=0.02)
+            for n in range(1200)
+        )
+        pipeline.harvest()
+    thawed = memory.thawed(memory.frozen(pipeline), rules, Ids())
+    assert thawed is not None
+    assert thawed.past == pipeline.past
+    assert [len(lives) for lives in thawed.past.values()] == [2]
 
 
 def test_it_is_small_and_does_not_grow_with_age(rules: tuple[Rule, ...]) -> None:

@@ -113,6 +113,12 @@ def test_what_comes_at_once_must_last(hours: float, found: bool, clients: bool) 
     assert at is None or 8000 + 2 * 360 <= at <= 8000 + 6 * 360
 
 
+def test_what_no_weather_explains_is_told_as_soon_as_it_is_sure() -> None:
+    at = first_found(traffic(12_000, slower=spell(3.0, 1.8), clients=True))
+    assert at is not None
+    assert at <= 8000 + 1.7 * 360
+
+
 def few(count: int, slower: Course) -> Iterator[Stats]:
     """Yield records of an engine that two requests in five keep busy: whether a record sees one is luck."""
     rng = random.Random(7)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kvlogd.course import KEPT_PARTS, MOST_PARTS, PART_RECORDS, Course, Part, PastLife, joined, part_of
 from kvlogd.engines import Ids
 from kvlogd.kinds.recovery import Params, Recovery, lost_share, slower_share
-from kvlogd.model import Abstained, AlertEvent, Event, EventKind, Finding, Run, Stats
+from kvlogd.model import Abstained, AlertEvent, Clear, Event, EventKind, Finding, Run, Stats
 from kvlogd.pipeline import PAST_LIVES, Pipeline
 from kvlogd.rules import load_rules, shipped_folder
 from kvlogd.window import Window
@@ -249,3 +249,16 @@ def test_one_life_is_too_little_and_says_so() -> None:
             window.observe(line)
             judgement = evaluator.judge(window, line.ts_s)
     assert isinstance(judgement, Abstained)
+
+
+def paced(number: int, token_s: float) -> Part:
+    """Return a part in which ten requests run."""
+    start_s = 100.0 * number
+    return Part(start_s, start_s + 90, 10, 100, 1100, 0, 500.0, 100 / token_s, 1.0, 10.0, 0.05, 0.15, 0, 0.0, None)
+
+
+def test_a_life_that_no_restart_has_ended_yet_is_no_case_however_few_lives_are_asked_for() -> None:
+    ends = tuple(paced(30 + number, 1.6) for number in range(8))
+    past = PastLife(1, 0.0, 4000.0, 400, tuple(paced(number, 1.0) for number in (1, 2)), ends, False)
+    now = past._replace(run_id=2, fresh=tuple(paced(number, 1.0) for number in (1, 2, 3)))
+    assert Recovery(Params(lives=1))._together([past], now) == Clear()

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 from kvlogd.fields import Duration, Points
 from kvlogd.model import Abstained, Clear, EventKind, Finding, Judgement, NoEvidence, Per, Run, Severity, Stats
 from kvlogd.rest import Resting
-from kvlogd.window import Window
+from kvlogd.window import CROWDED, Window
 
 NAME = "capacity"
 SCOPES = frozenset({Per.ENGINE})
@@ -108,6 +108,8 @@ class Capacity(Resting):
         self._full_since_s: float | None = None
         self._last_s = 0.0
         self._patience_s = min(params.queue, params.busy, params.too_long, MOST_REST_S)
+        # what is full for this rule must be strained for the window too
+        self._calm_s = CALM_S if params.full >= CROWDED else -inf
 
     def judge(self, window: Window, at_s: float) -> Judgement:
         """Return whether the pool is too small for what is asked at a time."""
@@ -125,7 +127,7 @@ class Capacity(Resting):
                     self._observe(stats, window)
         if not self._queue and self._full_since_s is None and window.zero_since_s is None:
             # whatever begins now must last for longer, and begins with a record that shows strain
-            self.rest_s, self.least, self.calm_s = self._patience_s, self._taken + 1, CALM_S
+            self.rest_s, self.least, self.calm_s = self._patience_s, self._taken + 1, self._calm_s
             return CLEAR
         if not last.running and not self._queue:
             return self._nothing_runs(window, last, at_s)

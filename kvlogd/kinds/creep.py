@@ -5,7 +5,7 @@ The time a token takes is what runs divided by what is generated. Rows of 10 rec
 there only against rows with as many running or as much work done, as many prompts, as full a pool and no warmer
 prefix cache: more load, longer prompts and a colder cache are no creep. Moments of a nearly full pool are left out.
 From three rows of 10 records at 1.6 times the old pace to 36 rows of 60 or 18 of 360 at 1.12 times. A shift of less
-than 1.4 times that comes at once and does not grow, as of a hot GPU, must last for more than two hours (750 records).
+than 1.55 times that comes at once and does not grow, as of a hot GPU, must last for more than two hours.
 Where /metrics is read, the time between two tokens stands in its histogram, and is held against its own past in the
 same way: from three rows at 1.5 times the old pace to 36 at 1.1 times.
 Cannot see: what was slow from the start; loads heavier than any of the reference; slowness of the first token or of

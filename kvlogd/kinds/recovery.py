@@ -188,7 +188,10 @@ class Recovery(Resting):
             found = together(worse, ages) or found
         if found is None or not self._is_enough(found):
             return Clear() if found is not None else None
-        life_s, age_s = _usual_s([past[place] for place in found.places if place < len(past)]), _age_s(now)
+        over = [past[place] for place in found.places if place < len(past)]
+        if not over:
+            return Clear()  # the present life alone: no restart has cured it
+        life_s, age_s = _usual_s(over), _age_s(now)
         if len(past) not in found.places and age_s > OUTLIVED * life_s:
             return Clear()
         evidence = {PACE.name: found.slower, **_lives(len(found.places), life_s, age_s)}

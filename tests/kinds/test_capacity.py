@@ -1,4 +1,5 @@
 import pickle
+from math import inf
 
 import pytest
 
@@ -182,3 +183,11 @@ def test_its_memory_is_bounded_and_can_be_written_down() -> None:
     again = pickle.loads(pickle.dumps(capacity))
     assert again.__dict__.keys() == capacity.__dict__.keys()
     assert again._queue == capacity._queue
+
+
+@pytest.mark.parametrize(("full", "calm_s"), [(0.95, 600.0), (0.8, 600.0), (0.7, -inf)])
+def test_it_rests_on_a_calm_engine_only_where_what_it_calls_full_is_no_calm(full: float, calm_s: float) -> None:
+    capacity, window = make(Params(full=full)), Window(SIZED)
+    window.observe(record(0, running=4, generation_tps=80.0, kv_usage=0.3))
+    capacity.judge(window, START_S)
+    assert capacity.calm_s == calm_s
