@@ -6,7 +6,6 @@ Records are put apart once, in batches; a block of any length adds up the batche
 from collections.abc import Sequence
 from itertools import pairwise
 from math import log
-from operator import truediv
 from typing import NamedTuple
 
 from kvlogd.course import columns_of
@@ -119,9 +118,7 @@ def batch_of(records: Sequence[Stats]) -> Batch:
         min(counts),
         sum(counts),
         sum(generated),
-        sum(map(truediv, generated, counts))
-        if 0 not in loads
-        else sum([tps / count for tps, count in zip(generated, counts, strict=True) if count]),
+        sum([tps / count for tps, count in zip(generated, counts, strict=True) if count]),
         len(records) - waiting.count(0),
         records[-1].prefix_hit_rate,
         lumps_of(usages, prompts),

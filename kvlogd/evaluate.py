@@ -268,8 +268,9 @@ class Bench:
 
     def _asked(self, window: Judged, at_s: float) -> list[_AtWork]:
         """Ask the conditions that are due; return the rules that may say something else now, or have an alert."""
-        # a clock that went back keeps none from being asked
-        went_back, self._asked_s = at_s < self._asked_s, at_s
+        if at_s < self._asked_s:
+            self.wake()  # a clock that went back keeps none from being asked
+        self._asked_s = at_s
         count, strained = 0, 0
         if isinstance(window, Window):
             count, strained = window.count, window.strained
@@ -277,9 +278,7 @@ class Bench:
                 self._has_eyes = True
                 self.wake()
         changed = self._has_excuses
-        if self._is_restless or count < SETTLED or not at_s % TOGETHER_S or went_back:
-            if went_back:
-                self.wake()
+        if self._is_restless or count < SETTLED or not at_s % TOGETHER_S:
             changed |= self._ask(window, at_s, count, strained)
         stirred: list[_AtWork] = []
         if not self._is_quiet:

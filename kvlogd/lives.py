@@ -58,11 +58,15 @@ def rows_of(parts: Sequence[Part]) -> list[Row]:
         if sum([one.running for one in waiting]) < SEEN_RUNNING:
             continue
         whole, waiting = joined(waiting), []
-        # a part may be hours long: a full moment in it does not set its pace
-        row = row_of(whole._replace(most_usage=whole.usage / whole.records), LEAST_RUNNING)
+        row = long_row_of(whole, LEAST_RUNNING)
         if row is not None:
             found.append(row)
     return found
+
+
+def long_row_of(part: Part, least_running: float) -> Row | None:
+    """Return the row of a part that may be hours long: a full moment in it does not set its pace."""
+    return row_of(part._replace(most_usage=part.usage / part.records), least_running)
 
 
 Worse = list[tuple[float, int]]

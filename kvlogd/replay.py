@@ -33,7 +33,7 @@ from kvlogd.store import Store
 
 LONGEST_REST_S = 660.0
 """What is found at a log's end, where no condition rests, is found again within that, or is not there: `skew` rests for
-its ten minutes, and for up to another until all are asked together."""
+its ten minutes, and for up to a minute more until all are asked together."""
 COMMIT_RECORDS = 20_000
 """Records that are committed together: a commit costs about 12 ms however small it is."""
 

@@ -2,6 +2,9 @@
 
 from math import inf
 
+CALM_S = 600.0
+"""So long a condition may rest where no record shows strain, if only such a record has something for it."""
+
 
 class Resting:
     """What a condition says after each judgement of when it may say something else; unsaid, that is at each tick."""

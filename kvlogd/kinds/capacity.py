@@ -20,14 +20,11 @@ from pydantic import BaseModel, ConfigDict
 
 from kvlogd.fields import Duration, Points
 from kvlogd.model import Abstained, Clear, EventKind, Finding, Judgement, NoEvidence, Per, Run, Severity, Stats
-from kvlogd.rest import Resting
+from kvlogd.rest import CALM_S, Resting
 from kvlogd.window import CROWDED, Window
 
 NAME = "capacity"
 SCOPES = frozenset({Per.ENGINE})
-
-CALM_S = 600.0
-"""It may rest so long where no record shows strain."""
 
 NEARLY = 0.9
 """Usage from which on a queue may stand because the next request is larger than most."""

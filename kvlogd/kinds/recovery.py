@@ -23,9 +23,9 @@ from pydantic import BaseModel, ConfigDict
 from kvlogd.block import median
 from kvlogd.course import LEAST_PARTS, Part, PastLife
 from kvlogd.fields import Count, Points
-from kvlogd.lives import Ages, Together, Worse, ages_of, together, worse_of
+from kvlogd.lives import Ages, Together, Worse, ages_of, long_row_of, together, worse_of
 from kvlogd.model import Abstained, Clear, Finding, Judgement, NoEvidence, Per
-from kvlogd.pace import Row, excess_of, row_of
+from kvlogd.pace import Row, excess_of
 from kvlogd.rest import Resting
 from kvlogd.window import Window
 
@@ -306,8 +306,7 @@ def _rows(parts: Sequence[Part]) -> list[Row]:
 
 @lru_cache(maxsize=KEPT_ROWS)
 def _row(part: Part) -> Row | None:
-    # a part may be hours long: a full moment in it does not set its pace
-    return row_of(part._replace(most_usage=part.usage / part.records), LEAST_RUNNING)
+    return long_row_of(part, LEAST_RUNNING)
 
 
 POOL = Ailment("lost", held_share, _pool_cured)

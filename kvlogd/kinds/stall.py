@@ -16,14 +16,11 @@ from pydantic import BaseModel, ConfigDict
 
 from kvlogd.fields import Duration
 from kvlogd.model import Clear, Finding, Judgement, NoEvidence, Per, Stats
-from kvlogd.rest import Resting
+from kvlogd.rest import CALM_S, Resting
 from kvlogd.window import Window
 
 NAME = "stall"
 SCOPES = frozenset({Per.ENGINE})
-
-CALM_S = 600.0
-"""It may rest so long where no record shows strain."""
 
 LESS = 0.9998
 """The most that ran counts so much less with each record: one burst does not set the yardstick for ever."""
