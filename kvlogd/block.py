@@ -8,6 +8,7 @@ from itertools import pairwise
 from math import log
 from typing import NamedTuple
 
+from kvlogd.arrivals import Arrivals
 from kvlogd.course import columns_of
 from kvlogd.grain import Grain, Lumps, gathered, grain_of, lumps_of
 from kvlogd.model import Stats
@@ -79,6 +80,8 @@ class Batch(NamedTuple):
     most_prompt_tps: float
     unprompted: int
     """Records in which no prompt was computed."""
+    unprompted_pairs: int
+    """Of two records next to each other: those in which both had none."""
     least_running: int
     running: int
     generation_tps: float
@@ -115,6 +118,7 @@ def batch_of(records: Sequence[Stats]) -> Batch:
         sum(prompts),
         max(prompts),
         prompts.count(0.0),
+        sum([not first and not second for first, second in pairwise(prompts)]),
         min(counts),
         sum(counts),
         sum(generated),
@@ -136,8 +140,8 @@ def merged(batches: Sequence[Batch]) -> Batch:
             by_load.setdefault(key, []).extend(group)
             loads[key] = loads.get(key, 0) + batch.loads[key]
     (
-        starts_s, ends_s, records, _, _, least, most, usage, prompts, most_prompts, unprompted, least_running, running,
-        generated, each, queued, hit_rates, lumps,
+        starts_s, ends_s, records, _, _, least, most, usage, prompts, most_prompts, unprompted, unprompted_pairs,
+        least_running, running, generated, each, queued, hit_rates, lumps,
     ) = zip(*batches, strict=True)  # fmt: skip
     return Batch(
         starts_s[0],
@@ -151,6 +155,7 @@ def merged(batches: Sequence[Batch]) -> Batch:
         sum(prompts),
         max(most_prompts),
         sum(unprompted),
+        sum(unprompted_pairs) + sum([not (a.prompts.last or b.prompts.first) for a, b in pairwise(lumps)]),
         min(least_running),
         sum(running),
         sum(generated),
@@ -182,7 +187,12 @@ def block_of(batch: Batch, interval_s: float, *, noisy: bool = True) -> Block:
         1.0 - batch.unprompted / n,
         batch.most_usage >= FULL or batch.queued > 0.1 * n,
         batch.most_prompt_tps * interval_s,
-        grain_of(batch.lumps, batch.prompt_tps / n, interval_s),
+        grain_of(
+            batch.lumps,
+            batch.prompt_tps / n,
+            interval_s,
+            Arrivals(prompted + generated, n, batch.unprompted, batch.unprompted_pairs),
+        ),
     )
 
 

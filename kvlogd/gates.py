@@ -9,7 +9,7 @@ from math import exp, hypot, sqrt
 from typing import NamedTuple
 
 from kvlogd.block import Block, median
-from kvlogd.curve import Shift, Stretch
+from kvlogd.curve import Shift, Stretch, lift_of
 from kvlogd.grain import Growth
 from kvlogd.room import Tokens
 
@@ -17,6 +17,8 @@ GRADUAL = 0.35
 """The middle half of the rise must take at least this share of the stretch."""
 JUMP = 0.5
 """No two evaluations in a row may bring more than this share of the rise (stretches of an hour and longer)."""
+SETTLED = 2.0
+"""Blocks of a stretch that a leak lifts by a median of one are lifted by less than that."""
 SAME_MIX = 0.1
 """How far the log-ratio of prompt to generated tokens may move where load alone cannot tell (closed loops)."""
 SAME_HITS = 0.08
@@ -35,6 +37,8 @@ IN_PARTS = 2.0
 """Records that a long prompt takes."""
 PAYERS = 0.15
 """Largest share of the running requests that may generate on and on while the mix stays the same."""
+SURE, FLAT_SURE = 5, 3
+"""Standard errors that are beyond chance: of a curve's intercept, and of a mean where requests are ruled out too."""
 FLAT_BY, FLAT_BY_TOLD = 0.05, 0.03
 """The least shift that counts there: where nothing, and where the grain, tells of the requests' sizes."""
 SPREAD = 0.5
@@ -169,7 +173,7 @@ def came_at_once(
 
 def sure(shift: Shift, reference: Stretch, now: Stretch, growth: Growth | None) -> bool:
     """Return whether the shift is beyond its error, uniform over the loads, and more than requests have grown by."""
-    if shift.bins > 2 and shift.intercept >= 5 * shift.error:
+    if shift.bins > 2 and shift.intercept >= SURE * shift.error:
         if growth is not None and growth.is_seen and shift.mean <= growth.most * shift.before:
             return False
         if abs((now.hit_rate or 0.0) - (reference.hit_rate or 0.0)) > 2 * SAME_HITS:
@@ -187,14 +191,18 @@ def flat(shift: Shift, reference: Stretch, now: Stretch, growth: Growth | None, 
     """
     if (
         shift.mean < (FLAT_BY if growth is None else FLAT_BY_TOLD)
-        or shift.mean < 5 * shift.mean_error
-        or shift.smallest < 0.25 * shift.mean
+        or shift.mean < FLAT_SURE * shift.mean_error
+        or shift.smallest < 0.0
     ):
         return False
     if shift.shift < 0.6 * shift.mean:
         return False  # the pool was emptier than that meanwhile: it is not in every record
-    is_same_mix = reference.mix is not None and now.mix is not None and abs(now.mix - reference.mix) <= SAME_MIX
-    if not is_same_mix or (tilts and growth is None):
+    return unchanged(shift, reference, now, growth) and not (tilts and growth is None)
+
+
+def unchanged(shift: Shift, reference: Stretch, now: Stretch, growth: Growth | None) -> bool:
+    """Return whether requests come in the same mix, and have not grown by enough to make a shift."""
+    if reference.mix is None or now.mix is None or abs(now.mix - reference.mix) > SAME_MIX:
         return False
     rate = max(1.0, now.prompt_rate) / max(1.0, reference.prompt_rate)
     if shift.mean <= granted(growth, rate) * shift.before:
@@ -238,14 +246,28 @@ def last_below(history: Sequence[tuple[float, float]], level: float) -> float | 
     return None
 
 
-def came_and_went(history: Sequence[tuple[float, float]], shift: float) -> bool:
-    """Return whether there has been a good part of a shift before, and no more of it later: no leak gives back."""
+def came_and_went(history: Sequence[tuple[float, float]], shift: float, part: float) -> bool:
+    """Return whether so large a part of a shift was there before, and no more of it later: no leak gives back."""
     was_there = False
     for _, seen in history:
         if was_there and seen < 0.25 * shift:
             return True
-        was_there = was_there or seen >= 0.5 * shift
+        was_there = was_there or seen >= part * shift
     return False
+
+
+def settled(reference: Stretch, blocks: Sequence[Block], shift: float) -> bool:
+    """Return whether a stretch is not under way, and no new prefix that requests share can be what lifted it.
+
+    None of its blocks lies much further above the reference; by its end prompts come at the same rate, and as large a
+    part of them is computed: what is shared by all shows there, the less the more was shared before.
+    """
+    lifts = [lift_of(block, reference) for block in blocks]
+    if any(lift is not None and lift > SETTLED * shift for lift in lifts):
+        return False
+    rate = sum([block.prompt_tokens for block in blocks]) / len(blocks) / max(1.0, reference.prompt_rate)
+    before, after = reference.hit_rate or 0.0, blocks[-1].hit_rate or 0.0
+    return 1 / SAME_RATE <= rate <= SAME_RATE and abs(after - before) <= SAME_HITS * (1.0 - min(1.0, before))
 
 
 def gradual(

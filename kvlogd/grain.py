@@ -12,20 +12,24 @@ from itertools import pairwise
 from math import dist, exp, log, sqrt
 from typing import NamedTuple
 
+from kvlogd.arrivals import LEAST_BLOCKS, Arrivals, Step, step_between
+
 COARSER_THAN_PRINT = 0.0015
 """Least root mean square of the usage's steps that is not made by vLLM printing it in steps of 0.001."""
-LEAST_BLOCKS = 8
-"""Blocks that it takes to know how far they spread."""
 PARTS = 5
 """Records that are taken together where a prompt may take several."""
+PARTED = 0.2
+"""By so much, as a logarithm, the lumps of several records exceed those of one where prompts take several."""
 TELLS = 0.9
 """Share of the blocks that must tell."""
 SLACK = 1.5
 """Sizes that are cut off at a longest request grow coarser more slowly than they grow."""
-DEVIATIONS = 2.5
+DEVIATIONS = 2.0
 """How many standard errors further the requests may have grown than they seem to have."""
 SEEN = 2.5
 """How many standard errors are more than noise."""
+LEAST_ERROR = 0.001
+"""Nothing is surer than that."""
 
 
 class Grain(NamedTuple):
@@ -37,6 +41,8 @@ class Grain(NamedTuple):
     """Of a number that grows with the requests' sizes."""
     prompts_in_parts: float | None
     """Of the tokens of a prompt that takes several records to compute: each then shows a part of it only."""
+    arrivals: Arrivals
+    """How often requests come."""
 
 
 class Growth(NamedTuple):
@@ -90,17 +96,18 @@ def _together(several: Sequence[Steps]) -> Steps:
     return Steps(sum([steps.values for steps in several]), several[0].first, several[-1].last, squares)
 
 
-def grain_of(lumps: Lumps, prompt_tps: float, interval_s: float) -> Grain:
+def grain_of(lumps: Lumps, prompt_tps: float, interval_s: float, arrivals: Arrivals) -> Grain:
     """Return the grain of records that have such lumps, and so many prompt tokens a second on average."""
     by_prompts = _half_square_step(lumps.prompts)
     if prompt_tps <= 0.0 or by_prompts <= 0.0:
-        return Grain(None, None, None)
+        return Grain(None, None, None, arrivals)
     by_usage = _half_square_step(lumps.usage)
     by_sums = _half_square_step(lumps.in_parts) if lumps.in_parts is not None else 0.0
     return Grain(
         log(interval_s * by_prompts / prompt_tps),
         log(by_usage / prompt_tps) if by_usage >= COARSER_THAN_PRINT**2 / 2 else None,
         log(interval_s * by_sums / (PARTS * prompt_tps)) if by_sums > 0.0 else None,
+        arrivals,
     )
 
 
@@ -114,14 +121,36 @@ def _half_square_step(steps: Steps) -> float:
 def growth_between(before: Sequence[Grain], now: Sequence[Grain]) -> Growth | None:
     """Return by how much requests are longer than before; None where nothing tells.
 
-    Prompts and usage together tell most sharply; longer answers alone stand in the usage only.
+    Prompts and usage together tell most sharply where many requests come, their number where few do; longer answers
+    alone stand in the usage only. Where one of them is more than noise, the others do not make up for it.
     """
-    prompts = _growth(_told([grain.prompts for grain in before]), _told([grain.prompts for grain in now]))
-    usage = _growth(_told([grain.usage for grain in before]), _told([grain.usage for grain in now]))
-    if prompts is None or usage is None:
-        return prompts
-    both = _growth(_told([_mean(grain) for grain in before]), _told([_mean(grain) for grain in now]))
-    return max([one for one in (prompts, usage) if one.is_seen], default=both)
+    prompts = _step_of_prompts(before, now)
+    usage = _step(_told([grain.usage for grain in before]), _told([grain.usage for grain in now]))
+    both = prompts
+    if prompts is not None and usage is not None:
+        both = usage
+        if not _last([*before, *now]):
+            both = _step(_told([_mean(grain) for grain in before]), _told([_mean(grain) for grain in now]))
+    number = step_between([grain.arrivals for grain in before], [grain.arrivals for grain in now])
+    likeliest = _joined([step for step in (both, number) if step is not None])
+    if likeliest is None:
+        return None
+    told = [_growth(step) for step in (prompts, usage, number) if step is not None]
+    return max([growth for growth in told if growth.is_seen], default=_growth(likeliest))
+
+
+def _step_of_prompts(before: Sequence[Grain], now: Sequence[Grain]) -> Step | None:
+    if _last([*before, *now]):
+        return _step(
+            _told([grain.prompts_in_parts for grain in before]), _told([grain.prompts_in_parts for grain in now])
+        )
+    return _step(_told([grain.prompts for grain in before]), _told([grain.prompts for grain in now]))
+
+
+def _last(grains: Sequence[Grain]) -> bool:
+    """Return whether prompts take several records to compute: each then shows a part of one only."""
+    parts = [g.prompts_in_parts - g.prompts for g in grains if g.prompts_in_parts is not None and g.prompts is not None]
+    return bool(parts) and sum(parts) > PARTED * len(parts)
 
 
 def _mean(grain: Grain) -> float | None:
@@ -133,14 +162,26 @@ def _told(grains: Sequence[float | None]) -> list[float]:
     return told if len(told) >= TELLS * len(grains) else []
 
 
-def _growth(earlier: Sequence[float], later: Sequence[float]) -> Growth | None:
+def _step(earlier: Sequence[float], later: Sequence[float]) -> Step | None:
     if len(earlier) < LEAST_BLOCKS or not later:
         return None
     # few blocks do not know their own spread: that of the earlier ones holds for both
     mean = sum(earlier) / len(earlier)
     spread = sqrt(sum([(grain - mean) ** 2 for grain in earlier]) / (len(earlier) - 1))
-    error = spread * sqrt(1 / len(earlier) + 1 / len(later))
-    step = sum(later) / len(later) - mean
+    return Step(sum(later) / len(later) - mean, spread * sqrt(1 / len(earlier) + 1 / len(later)))
+
+
+def _joined(steps: Sequence[Step]) -> Step | None:
+    """Return what independent steps say together, the surer one more; None without any."""
+    if len(steps) < 2:
+        return steps[0] if steps else None
+    weights = [1 / max(step.error, LEAST_ERROR) ** 2 for step in steps]
+    total = sum(weights)
+    return Step(sum([w * step.by for w, step in zip(weights, steps, strict=True)]) / total, 1 / sqrt(total))
+
+
+def _growth(step: Step) -> Growth:
+    is_seen = abs(step.by) > SEEN * step.error
     # in much smaller lumps come others too, and nobody knows how long those are
-    grown = abs(step) if step < -DEVIATIONS * error else max(0.0, step)
-    return Growth(exp(SLACK * grown + DEVIATIONS * error) - 1.0, grown > SEEN * error)
+    grown = abs(step.by) if is_seen else max(0.0, step.by)
+    return Growth(exp(SLACK * grown + DEVIATIONS * step.error) - 1.0, is_seen)

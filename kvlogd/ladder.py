@@ -25,12 +25,14 @@ from kvlogd.gates import (
     paid,
     payers,
     replaced,
+    settled,
     spread_of,
     sure,
     turnovers_at_least,
     turnovers_of,
+    unchanged,
 )
-from kvlogd.grain import Grain, growth_between
+from kvlogd.grain import Grain, Growth, growth_between
 from kvlogd.model import Stats
 from kvlogd.room import Size, implied, prompt_of, told
 from kvlogd.spells import NOISY_S, Spells, climbs
@@ -71,7 +73,7 @@ LEVELS = (
     Level(
         6,
         3,
-        (Rung(3, 2, 0.06, wary=48), Rung(6, 2, 0.045, wary=72), Rung(12, 3, 0.035), Rung(36, 4, 0.03, every=3)),
+        (Rung(3, 2, 0.05, wary=48), Rung(6, 2, 0.035, wary=72), Rung(12, 3, 0.025), Rung(36, 4, 0.03, every=3)),
     ),
     Level(36, 1, (Rung(12, 3, 0.03), Rung(24, 4, 0.025), Rung(48, 6, 0.02, every=2))),
 )
@@ -79,8 +81,14 @@ LEVELS = (
 
 WARM_TURNOVERS = 2.0
 """Before that the first requests of a run still grow: usage climbs at the same number running."""
-LATELY = 6.0
+LATELY = 12.0
 """In an old run a short stretch tells only of what came within so many times its length."""
+SHORTEST = 3
+"""Blocks of the stretches that feel the weather most."""
+WEATHER, WEATHER_OF_LONG = 0.5, 0.75
+"""Had so large a part of a shift been there and gone again, it may go again: of the shortest stretches, of others."""
+LEFT = 0.5
+"""A leak that was told stands as long as so large a part of its shift, and of one that is enough, is seen."""
 LITTLE = 0.25
 """What is raised by less than this share of the shift that is enough need not be looked at."""
 HISTORY = 400
@@ -259,8 +267,9 @@ class Ladder:
             return
         self.compared = True
         rung_state.remember(now.end_s, shift.seen)
-        rung_state.verdict = judge(shift, now, rung_state, state, size)
-        verdict = rung_state.verdict
+        left = standing(rung_state.verdict, shift, now, rung_state.reference, size)
+        verdict = judge(shift, now, rung_state, state, size)
+        rung_state.verdict = verdict or left
         if verdict is not None and verdict.since_s <= rung_state.reference.end_s and not rung_state.came_gradually:
             # what was there at the first comparison came in one step, unless it is seen to grow on
             rung_state.came_gradually = rises(blocks, verdict, short)
@@ -300,25 +309,35 @@ def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, siz
     is_old = rung.wary is not None and level.seen > rung.wary
     if rung.wary is not None and not is_light(shift, reference, now, growth, is_old=is_old):
         return None
-    if came_and_went(state.history if rung.wary is None else level.rungs[0].history, shift.shift):
+    if came_and_went(state.history, shift.shift, WEATHER if rung.blocks == SHORTEST else WEATHER_OF_LONG):
         return None
     quarter_s = last_below(state.history, 0.25 * shift.shift)
     length_s = now.end_s - now.start_s
     if is_old and (quarter_s is None or now.end_s - quarter_s > LATELY * length_s):
         return None  # what came slowly, long stretches tell better from longer requests
-    if not gradual(state.history, shift.shift, quarter_s, length_s, jumps=rung.blocks >= 12):
+    if not (
+        gradual(state.history, shift.shift, quarter_s, length_s, jumps=rung.blocks >= 12)
+        or no_new_kind(shift, reference, now, growth, level, rung)
+    ):
         return None
     since_s = quarter_s if quarter_s is not None else reference.end_s
     if may_be_held(shift, reference, now, since_s, level, size):
         return None
+    return _verdict(shift, now, reference, rung, quarter_s, turnovers)
+
+
+def _verdict(
+    shift: Shift, now: Stretch, reference: Stretch, rung: Rung, quarter_s: float | None, turnovers: float | None
+) -> Verdict:
+    """Return the verdict of a shift a quarter of which was last missing at a time; None: it was there all along."""
     span_s = max(1.0, (now.start_s + now.end_s) / 2 - (reference.start_s + reference.end_s) / 2)
     if quarter_s is not None:
         span_s = max(1.0, min(span_s, (now.end_s - quarter_s) / 0.75))
     peak = max(now.points.keys() & reference.points.keys())
     return Verdict(
         now.end_s,
-        since_s,
-        length_s,
+        quarter_s if quarter_s is not None else reference.end_s,
+        now.end_s - now.start_s,
         rung,
         shift,
         shift.shift / span_s,
@@ -326,6 +345,26 @@ def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, siz
         turnovers,
         now.end_s - reference.end_s,
     )
+
+
+def standing(verdict: Verdict | None, shift: Shift, now: Stretch, reference: Stretch, size: Size) -> Verdict | None:
+    """Return what is left of a verdict where some gate fails: lost blocks stay lost, noise does not bring them back."""
+    if verdict is None or shift.shift < LEFT * max(verdict.shift.shift, verdict.rung.by):
+        return None
+    turnovers = turnovers_of(now, reference, size.kv_tokens)
+    return _verdict(shift, now, reference, verdict.rung, verdict.since_s, turnovers)
+
+
+def no_new_kind(
+    shift: Shift, reference: Stretch, now: Stretch, growth: Growth | None, level: _LevelState, rung: Rung
+) -> bool:
+    """Return whether a shift that came in one step, too, is none of new requests: it is known that they are the same.
+
+    Over the shortest stretches nothing is known so well.
+    """
+    if growth is None or level.level.batches == 1 or not unchanged(shift, reference, now, growth):
+        return False
+    return settled(reference, list(level.last)[-rung.blocks :], shift.shift)
 
 
 def may_be_held(shift: Shift, reference: Stretch, now: Stretch, since_s: float, level: _LevelState, size: Size) -> bool:

@@ -33,6 +33,7 @@ _HOMES = {
         "evaluate",
         "eyes",
         "gates",
+        "arrivals",
         "grain",
         "ladder",
         "leap",

@@ -26,8 +26,9 @@ MAY_IMPORT = {
     "engines": "",
     "course": "",
     "window": "course quantity eyes spells",
-    "grain": "",
-    "block": "course grain",
+    "arrivals": "",
+    "grain": "arrivals",
+    "block": "arrivals course grain",
     "spells": "block",
     "curve": "block grain",
     "room": "block grain",
@@ -211,8 +212,8 @@ MAY_NAME = {
 
 PURE = (
     "cutter errors model quantity envelope stamp grammar statsline eventline parse scan engines window block spells "
-    "curve grain gates room ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema rows chart status "
-    "functions "
+    "arrivals curve grain gates room ladder kinds kinds.* alerts notice evaluate pipeline outcome tell schema "
+    "rows chart status functions "
     "sheet checkup manual pace proposal minutes statements days rollup course table telemetry alerting "
     "bookkeeping views reading gauge sideline agenda outbox line plan board parcel advice parcel "
     " layout letter bulletin panel proof   exposition eyes harvest "

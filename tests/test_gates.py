@@ -166,9 +166,9 @@ def test_by_what_share_requests_may_have_grown(growth: Growth | None, same_rate:
 
 
 def test_what_came_and_went_before_is_told_from_what_stays() -> None:
-    assert came_and_went([(0.0, 0.0), (1.0, 0.15), (2.0, 0.0), (3.0, 0.3)], 0.3)
-    assert not came_and_went([(0.0, 0.0), (1.0, 0.1), (2.0, 0.0), (3.0, 0.3)], 0.3)
-    assert not came_and_went([(0.0, 0.0), (1.0, 0.15), (2.0, 0.1), (3.0, 0.3)], 0.3)
+    assert came_and_went([(0.0, 0.0), (1.0, 0.15), (2.0, 0.0), (3.0, 0.3)], 0.3, 0.5)
+    assert not came_and_went([(0.0, 0.0), (1.0, 0.1), (2.0, 0.0), (3.0, 0.3)], 0.3, 0.5)
+    assert not came_and_went([(0.0, 0.0), (1.0, 0.15), (2.0, 0.1), (3.0, 0.3)], 0.3, 0.5)
 
 
 def test_last_below_looks_from_the_end() -> None:

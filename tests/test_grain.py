@@ -8,15 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlogd import grain
+from kvlogd.arrivals import Arrivals
 from kvlogd.grain import Grain, growth_between, lumps_of
 from kvlogd.model import Stats
 from tests.crowd import closed_loop
 
 BLOCK = 60
+BUSY = Arrivals(1000.0, BLOCK, 0, 0)
 
 
 def grain_of(usages: Sequence[float], prompts: Sequence[float], interval_s: float) -> Grain:
-    return grain.grain_of(lumps_of(usages, prompts), sum(prompts) / len(prompts), interval_s)
+    arrivals = Arrivals(interval_s * sum(prompts), len(prompts), prompts.count(0.0), 0)
+    return grain.grain_of(lumps_of(usages, prompts), sum(prompts) / len(prompts), interval_s, arrivals)
 
 
 def grains_of(rows: Sequence[Stats]) -> list[Grain]:
@@ -46,7 +49,7 @@ def test_lost_blocks_leave_the_lumps_as_they_were(seed: int) -> None:
 
 
 def test_longer_answers_alone_show_in_the_usage() -> None:
-    few = [Grain(0.1 * (-1) ** i, 0.1 * (-1) ** i, None) for i in range(36)]
+    few = [Grain(0.1 * (-1) ** i, 0.1 * (-1) ** i, None, BUSY) for i in range(36)]
     many = [grain._replace(usage=(grain.usage or 0.0) + 0.4) for grain in few]
     growth = growth_between(few, many)
     assert growth is not None
@@ -93,7 +96,7 @@ def test_a_prompt_that_takes_several_records_shows_whole_where_they_are_taken_to
 
 def test_a_usage_finer_than_it_is_printed_leaves_the_prompts_to_tell() -> None:
     grain = grain_of([0.1, 0.101, 0.1], [10.0, 40.0, 10.0], 10.0)
-    assert grain == Grain(log(10.0 * 450.0 / 20.0), None, None)
+    assert grain == Grain(log(10.0 * 450.0 / 20.0), None, None, Arrivals(600.0, 3, 0, 0))
     coarse = grain_of([0.1, 0.2, 0.1], [10.0, 40.0, 10.0], 10.0)
     assert coarse.prompts == pytest.approx(log(10.0 * 450.0 / 20.0))
     assert coarse.usage == pytest.approx(log(0.005 / 20.0))
@@ -102,7 +105,7 @@ def test_a_usage_finer_than_it_is_printed_leaves_the_prompts_to_tell() -> None:
 @pytest.mark.parametrize("prompts", [[0.0, 0.0], [5.0, 5.0], [5.0]])
 def test_records_without_prompts_or_steps_tell_nothing(prompts: list[float]) -> None:
     grain = grain_of([0.5] * len(prompts), prompts, 10.0)
-    assert grain == Grain(None, None, None)
+    assert grain[:3] == (None, None, None)
     assert growth_between([grain] * 20, [grain] * 20) is None
 
 

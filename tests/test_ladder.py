@@ -26,14 +26,14 @@ def traffic(
     interval_s: float = 10.0,
     running: Callable[[int, random.Random], int] = lambda _i, rng: rng.randint(4, 14),
     prompt_each: float = 100.0,
-    hit_rate: float = 0.0,
+    hit_rate: Callable[[int], float] = lambda _i: 0.0,
 ) -> Iterator[Stats]:
     """Yield records of an engine whose running number changes and whose requests are replaced all the time."""
     rng = random.Random(7)
     for i in range(count):
         r = running(i, rng)
         kv = round(min(1.0, max(0.0, usage(i, r) + (rng.gauss(0, 0.004) if r else 0.0))), 3)
-        yield Stats(i * interval_s, 1, 0, None, prompt_each * r, 30.0 * r, r, 0, kv, prefix_hit_rate=hit_rate)
+        yield Stats(i * interval_s, 1, 0, None, prompt_each * r, 30.0 * r, r, 0, kv, prefix_hit_rate=hit_rate(i))
 
 
 class Fed:
@@ -90,7 +90,6 @@ def test_a_leak_of_minutes_fires_in_minutes() -> None:
     [
         pytest.param(healthy, id="nothing"),
         pytest.param(lambda i, r: 0.02 * r * (1 + i / 4000), id="longer requests tilt the curve"),
-        pytest.param(lambda i, r: 0.02 * r + (0.2 if i > 1500 else 0.0), id="one step: a new system prompt"),
         pytest.param(lambda i, r: 0.02 * r + (0.2 if 1500 < i < 1560 else 0.0), id="a lease that expires"),
         pytest.param(lambda i, r: 0.02 * r + 0.01 * max(0, i - 1000) / 3000, id="one point in eight hours"),
     ],
@@ -99,11 +98,23 @@ def test_lookalikes_do_not_fire(usage: Usage) -> None:
     assert first_fire(traffic(4000, usage)) is None
 
 
-def test_a_step_is_not_forgotten_over_days() -> None:
-    def usage(i: int, running: int) -> float:
-        return 0.05 + 0.02 * running + (0.2 if i > 1500 else 0.0)
+def one_step(i: int, running: int) -> float:
+    return 0.05 + 0.02 * running + (0.2 if i > 1500 else 0.0)
 
-    assert first_fire(traffic(40_000, usage)) is None
+
+@pytest.mark.parametrize(("before", "after"), [(0.0, 0.1), (0.3, 0.4), (0.9, 0.92)])
+def test_a_new_system_prompt_comes_in_one_step_and_is_shared(before: float, after: float) -> None:
+    assert first_fire(traffic(4000, one_step, hit_rate=lambda i: after if i > 1500 else before)) is None
+
+
+def test_a_step_is_not_forgotten_over_days() -> None:
+    assert first_fire(traffic(40_000, one_step, hit_rate=lambda i: 0.4 if i > 1500 else 0.3)) is None
+
+
+def test_blocks_lost_at_once_among_requests_that_are_known_to_be_the_same_are_a_leak() -> None:
+    at = first_fire(traffic(4000, one_step))
+    assert at is not None
+    assert 1500 < at < 1800
 
 
 def test_more_load_and_batch_ramps_do_not_fire() -> None:
@@ -126,7 +137,7 @@ def test_contexts_that_come_out_of_the_prefix_cache_do_not_turn_over() -> None:
     def usage(i: int, running: int) -> float:
         return 0.05 * running + 0.0008 * i * running / 2
 
-    rows = traffic(300, usage, running=lambda _i, rng: rng.randint(1, 2), prompt_each=60.0, hit_rate=0.95)
+    rows = traffic(300, usage, running=lambda _i, rng: rng.randint(1, 2), prompt_each=60.0, hit_rate=lambda _i: 0.95)
     assert first_fire(rows) is None
 
 
@@ -147,6 +158,21 @@ def test_where_the_load_never_varies_the_lumps_tell_a_small_leak_from_longer_req
     assert 0.03 < lost(at) < 0.08
     longer = closed_loop(8640, longer=lambda i: 1.0 + 0.8 * max(0, i - 3000) / 5640, seed=seed)
     assert first_fire(longer) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_leak_that_was_told_stands_until_its_blocks_are_back(seed: int) -> None:
+    def lost(i: int) -> float:
+        return min(0.12, 0.12 * max(0, i - 1500) / 1500) if i < 9000 else 0.0
+
+    fed, told = Fed(Size(POOL, None)), [False] * 12_000
+    for i, stats in enumerate(closed_loop(12_000, lost=lost, seed=seed)):
+        fed.take(stats, 10.0)
+        told[i] = bool(fed.ladder.verdicts)
+    turns = [i for i in range(1, len(told)) if told[i] != told[i - 1]]
+    assert len(turns) == 2
+    assert 1500 < turns[0] < 4000
+    assert 9000 < turns[1] < 9000 + 1500
 
 
 @pytest.mark.parametrize(("chunk_tokens", "seed"), [(1500.0, 13), (1500.0, 19), (600.0, 12)])
@@ -267,7 +293,8 @@ def test_at_one_load_only_more_than_requests_can_grow_unseen_counts(lost: float,
 
 def test_a_hit_rate_that_moves_says_that_prompts_changed() -> None:
     rows = (
-        s._replace(prefix_hit_rate=0.2 if i < 1000 else 0.6) for i, s in enumerate(traffic(3000, leaking, hit_rate=0.2))
+        s._replace(prefix_hit_rate=0.2 if i < 1000 else 0.6)
+        for i, s in enumerate(traffic(3000, leaking, hit_rate=lambda _i: 0.2))
     )
     assert first_fire(rows) is None
 
