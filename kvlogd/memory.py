@@ -26,6 +26,7 @@ _HOMES = {
     for name in (
         "agenda",
         "alerts",
+        "arrivals",
         "block",
         "course",
         "curve",
@@ -33,7 +34,6 @@ _HOMES = {
         "evaluate",
         "eyes",
         "gates",
-        "arrivals",
         "grain",
         "ladder",
         "leap",

@@ -4,7 +4,7 @@ from collections import deque
 
 import pytest
 
-from kvlogd.block import batch_of, block_of
+from kvlogd.block import Block, batch_of, block_of
 from kvlogd.curve import Shift, stretch_of
 from kvlogd.gates import (
     Balance,
@@ -16,8 +16,10 @@ from kvlogd.gates import (
     payers,
     replaced,
     request_noise,
+    settled,
     spread_of,
     turnovers_at_least,
+    unchanged,
 )
 from kvlogd.grain import Growth
 from kvlogd.room import Tokens
@@ -169,6 +171,57 @@ def test_what_came_and_went_before_is_told_from_what_stays() -> None:
     assert came_and_went([(0.0, 0.0), (1.0, 0.15), (2.0, 0.0), (3.0, 0.3)], 0.3, 0.5)
     assert not came_and_went([(0.0, 0.0), (1.0, 0.1), (2.0, 0.0), (3.0, 0.3)], 0.3, 0.5)
     assert not came_and_went([(0.0, 0.0), (1.0, 0.15), (2.0, 0.1), (3.0, 0.3)], 0.3, 0.5)
+    assert not came_and_went([(0.0, 0.0), (1.0, 0.2), (2.0, 0.0), (3.0, 0.3)], 0.3, 0.75)
+
+
+def blocks_of(records: int = 540, *, lost: float = 0.0) -> list[Block]:
+    rows = list(closed_loop(records, lost=lambda _i: lost))
+    return [block_of(batch_of(rows[i : i + 60]), 10.0) for i in range(0, records, 60)]
+
+
+def test_a_step_among_the_same_requests_has_settled_once_no_block_lies_much_further_up() -> None:
+    reference = stretch_of(blocks_of(), 1, short=False)
+    lifted = blocks_of(lost=0.1)
+    assert settled(reference, lifted, 0.1)
+    assert not settled(reference, [*lifted[:-1], *blocks_of(lost=0.4)[:1]], 0.1)  # something is under way
+    assert settled(reference, [*lifted, lifted[0]._replace(cells={})], 0.1)  # a load that was never seen tells nothing
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [(0.0, 0.07, True), (0.0, 0.1, False), (0.9, 0.905, True), (0.9, 0.92, False), (1.0, 1.0, True)],
+)
+def test_a_prefix_that_is_shared_shows_in_the_part_of_prompts_that_is_computed(
+    before: float, after: float, same: bool
+) -> None:
+    reference = stretch_of(blocks_of(), 1, short=False)._replace(hit_rate=before)
+    assert settled(reference, [block._replace(hit_rate=after) for block in blocks_of(lost=0.1)], 0.1) is same
+
+
+@pytest.mark.parametrize(("factor", "same"), [(0.85, False), (1.0, True), (1.2, False)])
+def test_prompts_that_come_at_another_rate_are_others(factor: float, same: bool) -> None:
+    reference = stretch_of(blocks_of(), 1, short=False)
+    blocks = [block._replace(prompt_tokens=factor * block.prompt_tokens) for block in blocks_of(lost=0.1)]
+    assert settled(reference, blocks, 0.1) is same
+
+
+@pytest.mark.parametrize(
+    ("growth", "mix", "hit_rate", "same"),
+    [
+        (Growth(0.1, False), 0.05, 0.05, True),
+        (Growth(0.3, False), 0.05, 0.05, False),  # they may have grown by as much
+        (Growth(0.1, False), 0.15, 0.05, False),
+        (Growth(0.1, False), None, 0.05, False),
+        (Growth(0.1, False), 0.05, 0.1, False),
+        (Growth(0.1, False), 0.05, None, False),
+    ],
+)
+def test_requests_are_unchanged_where_nothing_tells_that_they_are_others(
+    growth: Growth, mix: float | None, hit_rate: float | None, same: bool
+) -> None:
+    reference = stretch_of(blocks_of(), 1, short=False)._replace(mix=0.0, hit_rate=0.0)
+    now = reference._replace(mix=mix, hit_rate=hit_rate)
+    assert unchanged(shift(0.1, 0.4, 8), reference, now, growth) is same
 
 
 def test_last_below_looks_from_the_end() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import log
+from statistics import median
 
 import pytest
 from hypothesis import given
@@ -63,6 +64,42 @@ def test_more_blocks_tell_more_sharply() -> None:
     assert few is not None
     assert many is not None
     assert many.most < few.most
+
+
+def few_requests(longer: float, seed: int) -> list[Grain]:
+    """Return the grain of two clients with long answers: they send a request every other record or so."""
+    return grains_of(list(closed_loop(720, clients=2, longer=lambda _i: longer, answer_tokens=1200.0, seed=seed)))
+
+
+def test_where_few_requests_come_their_number_tells_more_sharply_than_their_lumps() -> None:
+    with_number: list[float] = []
+    without: list[float] = []
+    for seed in range(9):
+        before, now = few_requests(1.0, seed), few_requests(1.0, seed + 100)
+        busy = [[one._replace(arrivals=BUSY) for one in grains] for grains in (before, now)]
+        for found, growth in ((with_number, growth_between(before, now)), (without, growth_between(*busy))):
+            assert growth is not None
+            found.append(growth.most)
+    assert median(with_number) < 0.8 * median(without)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_fewer_requests_that_are_larger_are_seen(seed: int) -> None:
+    growth = growth_between(few_requests(1.0, seed), few_requests(1.6, seed + 100))
+    assert growth is not None
+    assert growth.is_seen
+    assert growth.most > 0.6
+
+
+def test_prompts_in_parts_are_compared_whole() -> None:
+    before = grains_of(list(closed_loop(4320, chunk_tokens=400.0, seed=3)))
+    now = grains_of(list(closed_loop(4320, chunk_tokens=400.0, longer=lambda _i: 1.8, seed=3)))
+    whole = [[one._replace(usage=None, arrivals=BUSY) for one in grains] for grains in (before, now)]
+    at_once = [[one._replace(prompts_in_parts=None) for one in grains] for grains in whole]
+    found, hidden = growth_between(*whole), growth_between(*at_once)
+    assert found is not None
+    assert hidden is not None
+    assert found.most > hidden.most
 
 
 def test_requests_that_come_in_much_smaller_lumps_are_others() -> None:
