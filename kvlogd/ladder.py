@@ -47,7 +47,7 @@ class Rung(NamedTuple):
     least_rows: int
     """Blocks of a stretch that must have seen a load for it to count."""
     by: float
-    """The shift that is enough, as a share of the pool: the longer the stretch, the less."""
+    """The shift that is enough, as a share of the pool: the longer the stretch, the less, but for a day's course."""
     young: int | None = None
     """Compared only while the run has at most this many blocks: later a short stretch is only the day's weather."""
     wary: int | None = None
@@ -273,7 +273,7 @@ class Ladder:
         if verdict is not None and verdict.since_s <= rung_state.reference.end_s and not rung_state.came_gradually:
             # what was there at the first comparison came in one step, unless it is seen to grow on
             rung_state.came_gradually = rises(blocks, verdict, short)
-            rung_state.verdict = verdict if rung_state.came_gradually else None
+            rung_state.verdict = verdict if rung_state.came_gradually else left
 
 
 IDLE = Rung(6, 1, 0.02)
