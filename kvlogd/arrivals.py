@@ -49,6 +49,8 @@ def step_between(before: Sequence[Arrivals], now: Sequence[Arrivals]) -> Step | 
         return None
     if earlier.unprompted == earlier.records or later.unprompted == later.records:
         return None
+    if not earlier.tokens or not later.tokens:
+        return None
     if _lasts(earlier) or _lasts(later):
         return None
     # few blocks do not know their own spread: that of the earlier ones holds for both

@@ -37,7 +37,7 @@ IN_PARTS = 2.0
 """Records that a long prompt takes."""
 PAYERS = 0.15
 """Largest share of the running requests that may generate on and on while the mix stays the same."""
-SURE, FLAT_SURE = 5, 3
+SURE, FLAT_SURE = 5, 4
 """Standard errors that are beyond chance: of a curve's intercept, and of a mean where requests are ruled out too."""
 FLAT_BY, FLAT_BY_TOLD = 0.05, 0.03
 """The least shift that counts there: where nothing, and where the grain, tells of the requests' sizes."""
@@ -192,7 +192,7 @@ def flat(shift: Shift, reference: Stretch, now: Stretch, growth: Growth | None, 
     if (
         shift.mean < (FLAT_BY if growth is None else FLAT_BY_TOLD)
         or shift.mean < FLAT_SURE * shift.mean_error
-        or shift.smallest < 0.0
+        or shift.smallest < 0.25 * shift.mean
     ):
         return False
     if shift.shift < 0.6 * shift.mean:

@@ -87,6 +87,8 @@ SHORTEST = 3
 """Blocks of the stretches that feel the weather most."""
 WEATHER, WEATHER_OF_LONG = 0.5, 0.75
 """Had so large a part of a shift been there and gone again, it may go again: of the shortest stretches, of others."""
+SHARED = 0.1
+"""Hit rate of the prefix cache from which on much of the prompts is shared."""
 LEFT = 0.5
 """A leak that was told stands as long as so large a part of its shift, and of one that is enough, is seen."""
 LITTLE = 0.25
@@ -125,6 +127,8 @@ class _RungState:
         self.came_gradually = False
         """A shift that was there at the first comparison has been seen to grow on."""
         self.verdict: Verdict | None = None
+        self.told = 0.0
+        """The largest shift that passed all gates since the verdict began to stand."""
 
     def remember(self, at_s: float, shift: float) -> None:
         """Add a comparison to the history."""
@@ -267,9 +271,11 @@ class Ladder:
             return
         self.compared = True
         rung_state.remember(now.end_s, shift.seen)
-        left = standing(rung_state.verdict, shift, now, rung_state.reference, size)
+        left = standing(rung_state, shift, now, state, size)
         verdict = judge(shift, now, rung_state, state, size)
         rung_state.verdict = verdict or left
+        if verdict is not None:
+            rung_state.told = max(verdict.shift.shift, rung_state.told if left is not None else 0.0)
         if verdict is not None and verdict.since_s <= rung_state.reference.end_s and not rung_state.came_gradually:
             # what was there at the first comparison came in one step, unless it is seen to grow on
             rung_state.came_gradually = rises(blocks, verdict, short)
@@ -347,12 +353,19 @@ def _verdict(
     )
 
 
-def standing(verdict: Verdict | None, shift: Shift, now: Stretch, reference: Stretch, size: Size) -> Verdict | None:
-    """Return what is left of a verdict where some gate fails: lost blocks stay lost, noise does not bring them back."""
-    if verdict is None or shift.shift < LEFT * max(verdict.shift.shift, verdict.rung.by):
+def standing(state: _RungState, shift: Shift, now: Stretch, level: _LevelState, size: Size) -> Verdict | None:
+    """Return what is left of a verdict where some gate fails: lost blocks stay lost, noise does not bring them back.
+
+    Longer requests that are seen, and that may hold as much, end it.
+    """
+    verdict, reference = state.verdict, state.reference
+    if verdict is None or reference is None or shift.shift < LEFT * max(state.told, state.rung.by):
+        return None
+    growth = growth_between(level.before(now.start_s), now.grains)
+    if growth is not None and growth.is_seen and shift.mean <= growth.most * shift.before:
         return None
     turnovers = turnovers_of(now, reference, size.kv_tokens)
-    return _verdict(shift, now, reference, verdict.rung, verdict.since_s, turnovers)
+    return _verdict(shift, now, reference, state.rung, verdict.since_s, turnovers)
 
 
 def no_new_kind(
@@ -360,9 +373,13 @@ def no_new_kind(
 ) -> bool:
     """Return whether a shift that came in one step, too, is none of new requests: it is known that they are the same.
 
-    Over the shortest stretches nothing is known so well.
+    Over stretches below two hours nothing is known so well: few clients wander as far. Where much of the prompts is
+    shared, another prefix of the same length would come in one step, too.
     """
-    if growth is None or level.level.batches == 1 or not unchanged(shift, reference, now, growth):
+    is_short = level.level.batches == 1 or rung.wary is not None
+    if growth is None or is_short or (reference.hit_rate or 0.0) > SHARED:
+        return False
+    if not unchanged(shift, reference, now, growth):
         return False
     return settled(reference, list(level.last)[-rung.blocks :], shift.shift)
 

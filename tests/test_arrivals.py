@@ -30,7 +30,7 @@ def block_of(quiet: Sequence[bool], tokens: float) -> Arrivals:
 def test_half_as_many_requests_for_the_same_tokens_are_twice_as_large(a_record: float, longer: float) -> None:
     step = step_between(blocks(36, a_record), blocks(12, a_record / longer, each=500.0 * longer, seed=8))
     assert step is not None
-    assert step.by == pytest.approx(log(longer), abs=3.0 * step.error)
+    assert step.by == pytest.approx(log(longer), abs=3.5 * step.error)
     assert 0.0 < step.error < 0.2
 
 

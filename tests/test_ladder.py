@@ -114,7 +114,11 @@ def test_a_step_is_not_forgotten_over_days() -> None:
 def test_blocks_lost_at_once_among_requests_that_are_known_to_be_the_same_are_a_leak() -> None:
     at = first_fire(traffic(4000, one_step))
     assert at is not None
-    assert 1500 < at < 1800
+    assert 1500 < at < 2200
+
+
+def test_another_prefix_as_long_as_the_shared_one_comes_in_one_step_too() -> None:
+    assert first_fire(traffic(4000, one_step, hit_rate=lambda _i: 0.5)) is None
 
 
 def test_more_load_and_batch_ramps_do_not_fire() -> None:
@@ -173,6 +177,20 @@ def test_a_leak_that_was_told_stands_until_its_blocks_are_back(seed: int) -> Non
     assert len(turns) == 2
     assert 1500 < turns[0] < 4000
     assert 9000 < turns[1] < 9000 + 1500
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_told_leak_does_not_stand_on_longer_requests(seed: int) -> None:
+    fed = Fed(Size(POOL, None))
+    rows = closed_loop(
+        12_000,
+        lost=lambda i: min(0.15, 0.15 * max(0, i - 1500) / 1500) if i < 5000 else 0.0,
+        longer=lambda i: 1.0 if i < 4300 else 1.35,
+        seed=seed,
+    )
+    told = [bool(fed.take(stats, 10.0) and fed.ladder.verdicts) for stats in rows]
+    assert any(told[:4300])
+    assert not any(told[-4000:])
 
 
 @pytest.mark.parametrize(("chunk_tokens", "seed"), [(1500.0, 13), (1500.0, 19), (600.0, 12)])
