@@ -51,9 +51,9 @@ class Rung(NamedTuple):
     young: int | None = None
     """Compared only while the run has at most this many blocks: later a short stretch is only the day's weather."""
     wary: int | None = None
-    """Short enough for some huge requests to outlast it: their pace must not have fallen, and no such shift may have
-    come and gone over the shortest stretch. Once the run has more blocks than this, its records must show that the
-    requests are as long as they were, and the shift must have come lately."""
+    """Short enough for some huge requests to outlast it: their pace must not have fallen, and what came in one step is
+    none. Once the run has more blocks than this, its records must show that the requests are as long as they were, and
+    the shift must have come lately."""
     every: int = 1
     """Compared at each so-many-th block that tells: a stretch of many hours changes little in minutes."""
 
