@@ -53,9 +53,12 @@ def step_between(before: Sequence[Arrivals], now: Sequence[Arrivals]) -> Step | 
         return None
     if _lasts(earlier) or _lasts(later):
         return None
-    # few blocks do not know their own spread: that of the earlier ones holds for both
-    error = _spread(before, earlier) * sqrt(1 / len(before) + 1 / len(now))
-    return Step(log(_size(later)) - log(_size(earlier)), error)
+    return step_of(log(_size(later)) - log(_size(earlier)), _spread(before, earlier), len(before), len(now))
+
+
+def step_of(by: float, spread: float, before: int, now: int) -> Step:
+    """Return a step between so many blocks before and now: few do not know their spread, that of before is for both."""
+    return Step(by, spread * sqrt(1 / before + 1 / now))
 
 
 def _together(blocks: Sequence[Arrivals]) -> Arrivals:

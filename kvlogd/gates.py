@@ -174,13 +174,18 @@ def came_at_once(
 def sure(shift: Shift, reference: Stretch, now: Stretch, growth: Growth | None) -> bool:
     """Return whether the shift is beyond its error, uniform over the loads, and more than requests have grown by."""
     if shift.bins > 2 and shift.intercept >= SURE * shift.error:
-        if growth is not None and growth.is_seen and shift.mean <= growth.most * shift.before:
+        if has_grown(shift, growth):
             return False
         if abs((now.hit_rate or 0.0) - (reference.hit_rate or 0.0)) > 2 * SAME_HITS:
             return False
         return shift.smallest >= 0.25 * shift.shift and shift.intercept <= 2.5 * shift.mean
     tells = shift.bins > 2 and shift.highest_running >= 1.3 * shift.lowest_running and 2 * shift.error < shift.mean
     return flat(shift, reference, now, growth, tilts=tells)
+
+
+def has_grown(shift: Shift, growth: Growth | None) -> bool:
+    """Return whether requests are seen to be longer, and by so much that they may hold all of a shift."""
+    return growth is not None and growth.is_seen and shift.mean <= growth.most * shift.before
 
 
 def flat(shift: Shift, reference: Stretch, now: Stretch, growth: Growth | None, *, tilts: bool) -> bool:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import dist, exp, log, sqrt
 from typing import NamedTuple
 
-from kvlogd.arrivals import LEAST_BLOCKS, Arrivals, Step, step_between
+from kvlogd.arrivals import LEAST_BLOCKS, Arrivals, Step, step_between, step_of
 
 COARSER_THAN_PRINT = 0.0015
 """Least root mean square of the usage's steps that is not made by vLLM printing it in steps of 0.001."""
@@ -165,10 +165,9 @@ def _told(grains: Sequence[float | None]) -> list[float]:
 def _step(earlier: Sequence[float], later: Sequence[float]) -> Step | None:
     if len(earlier) < LEAST_BLOCKS or not later:
         return None
-    # few blocks do not know their own spread: that of the earlier ones holds for both
     mean = sum(earlier) / len(earlier)
     spread = sqrt(sum([(grain - mean) ** 2 for grain in earlier]) / (len(earlier) - 1))
-    return Step(sum(later) / len(later) - mean, spread * sqrt(1 / len(earlier) + 1 / len(later)))
+    return step_of(sum(later) / len(later) - mean, spread, len(earlier), len(later))
 
 
 def _joined(steps: Sequence[Step]) -> Step | None:

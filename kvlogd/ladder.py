@@ -20,6 +20,7 @@ from kvlogd.gates import (
     came_and_went,
     came_at_once,
     gradual,
+    has_grown,
     is_light,
     last_below,
     paid,
@@ -362,7 +363,7 @@ def standing(state: _RungState, shift: Shift, now: Stretch, level: _LevelState, 
     if verdict is None or reference is None or shift.shift < LEFT * max(state.told, state.rung.by):
         return None
     growth = growth_between(level.before(now.start_s), now.grains)
-    if growth is not None and growth.is_seen and shift.mean <= growth.most * shift.before:
+    if has_grown(shift, growth):
         return None
     turnovers = turnovers_of(now, reference, size.kv_tokens)
     return _verdict(shift, now, reference, state.rung, verdict.since_s, turnovers)
