@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from bench.intervals import proportion, quantile, rate
+from bench.intervals import median_bounds, proportion, quantile, rate
 from bench.scoring import WEEK_S, Question, Score
 from bench.traces.labels import TraceClass
 
@@ -104,8 +104,8 @@ class Bar(NamedTuple):
     group: Group
     what: str
     value_of: Callable[[Figures], float | None]
-    interval_of: Callable[[Figures], tuple[float, float]] | None
-    """95 %; None where none is told."""
+    interval_of: Callable[[Figures], tuple[float, float]]
+    """95 %."""
     limit: float
     at_least: bool = False
     rule: str = OURS
@@ -135,6 +135,10 @@ def _loss(got: Figures) -> float | None:
     return quantile(got.losses, 0.5)
 
 
+def _loss_interval(got: Figures) -> tuple[float, float]:
+    return median_bounds(got.losses)
+
+
 def _false_of_streams(got: Figures) -> float | None:
     return got.false_pages / got.streams if got.streams else None
 
@@ -152,7 +156,7 @@ def _false_bar(question: Question, limit: float, rule: str = OURS) -> Bar:
 
 
 def _loss_bar(group: Group, limit: float) -> Bar:
-    return Bar(Question.LEAK, group, "median share of the pool lost", _loss, None, limit)
+    return Bar(Question.LEAK, group, "median share of the pool lost", _loss, _loss_interval, limit)
 
 
 BARS = (
@@ -266,8 +270,7 @@ def verdict_on_bars(judged: Sequence[Judged]) -> list[Held]:
             continue
         got = figures(filter(bar.group.takes, judged), bar.question, bar.rule)
         value = bar.value_of(got)
-        interval = bar.interval_of(got) if bar.interval_of else None
-        found.append(Held(bar, value, interval, "kept" if bar.kept(value) else "MISSED"))
+        found.append(Held(bar, value, bar.interval_of(got), "kept" if bar.kept(value) else "MISSED"))
     return found
 
 

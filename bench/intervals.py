@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 TAIL = 0.025
 
@@ -24,6 +25,16 @@ def rate(events: int, exposure: float) -> tuple[float, float]:
     low = 0.0 if not events else _root(lambda mean: 1 - poisson_at_most(events - 1, mean) - TAIL, events)
     high = _root(lambda mean: TAIL - poisson_at_most(events, mean), 3 * events + 10.0)
     return low / exposure, high / exposure
+
+
+def median_bounds(values: Sequence[float]) -> tuple[float, float]:
+    """Return the interval, 95 % or more, of the median that values are drawn around, whatever their distribution.
+
+    Of n values as many lie below it as heads fall in n throws (Conover, Practical Nonparametric Statistics, 3.2).
+    """
+    n, ordered = len(values), sorted(values)
+    cut = sum(tail <= TAIL for tail in accumulate(math.comb(n, heads) / 2**n for heads in range(n + 1)))
+    return (ordered[cut - 1], ordered[n - cut]) if cut else (-math.inf, math.inf)
 
 
 def poisson_at_most(count: int, mean: float) -> float:

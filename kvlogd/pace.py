@@ -242,7 +242,6 @@ MEASURED = (
 )
 """The same for scrapes: what is measured is steadier, so less of it tells, and a life of a few hours is long enough."""
 
-
 WEATHER, WEATHER_RECORDS = 1.4, 1440
 """Tokens come from memory: a hot GPU slows them by less than this factor, and is not hot for so many records."""
 LOOKS_LIKE = 1.55
@@ -294,9 +293,6 @@ class Verdict(NamedTuple):
 
 class ScaleState:
     """The rows of one scale, and what they say."""
-
-    gradual = True
-    """What a short stretch says must have come little by little."""
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
@@ -368,9 +364,8 @@ class ScaleState:
         if median(ordered) < log(rung.by) or ordered[rung.rows // 5] < log(rung.least):
             return None
         by = median(ordered)
-        is_weather = self.gradual and rung.by < WEATHER and by < log(LOOKS_LIKE)
-        is_weather &= rung.rows * self.scale.records < WEATHER_RECORDS
-        if is_weather and came_at_once(latest[-rung.rows - LOOK_BACK :], by):
+        may_be_weather = rung.by < WEATHER and by < log(LOOKS_LIKE) and rung.rows * self.scale.records < WEATHER_RECORDS
+        if may_be_weather and came_at_once(latest[-rung.rows - LOOK_BACK :], by):
             return None
         token_s = median(sorted([one.row.token_s for one in last]))
         before_s = median(sorted([one.before_s for one in last]))
@@ -381,8 +376,6 @@ class ScaleState:
 
 class MeasuredState(ScaleState):
     """The same of scrapes."""
-
-    gradual = False
 
     def _telling(self, items: Sequence[Any]) -> Sequence[Any]:
         return items

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bench.intervals import poisson_at_most, proportion, quantile, rate
+from bench.intervals import median_bounds, poisson_at_most, proportion, quantile, rate
 from bench.rivals import Line, State, held, restarted, silent, trending
 from bench.scoring import Page, Question, Score, episodes, idle_share, score, truth_of
 from bench.traces.labels import Stream, Tick, TraceClass
@@ -157,6 +157,16 @@ def test_intervals_are_those_of_the_books() -> None:
     assert rate(11, 545) == pytest.approx((5.4912 / 545, 19.6820 / 545), abs=1e-5)
     assert rate(1, 0) == (0.0, math.inf)
     assert poisson_at_most(2, 1.0) == pytest.approx(2.5 / math.e)
+
+
+@pytest.mark.parametrize(("count", "low", "high"), [(6, 1, 6), (10, 2, 9), (28, 9, 20), (100, 40, 61)])
+def test_a_median_lies_between_the_ranks_of_the_books(count: int, low: int, high: int) -> None:
+    assert median_bounds(range(count, 0, -1)) == (low, high)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_few_values_do_not_bound_their_median(count: int) -> None:
+    assert median_bounds([1.0] * count) == (-math.inf, math.inf)
 
 
 def test_a_quantile_lies_between_its_neighbours() -> None:
