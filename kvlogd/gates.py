@@ -23,6 +23,8 @@ SAME_MIX = 0.1
 """How far the log-ratio of prompt to generated tokens may move where load alone cannot tell (closed loops)."""
 SAME_HITS = 0.08
 """How far the prefix cache's hit rate may move there; twice as far elsewhere: new system prompts move it."""
+LEAST_COMPUTED = 0.25
+"""Less than that of the prompts is not taken to be computed: the hit rate of 1,000 requests has a noise of its own."""
 SAME_RATE = 1.15
 """How far the rate of prompt tokens may move, as a factor."""
 LONGER = 0.35
@@ -45,6 +47,8 @@ SPREAD = 0.5
 """Standard deviation of the requests' sizes, as a share of their mean."""
 SPREAD_OF_ANSWERS = 1.4
 """The same of what answers hold, for as long as they hold it: where their lengths know nothing of their age."""
+BEYOND, BEYOND_IN_SHORT = 3, 4
+"""Standard errors of the requests' sizes that are more than these: short stretches are looked at far more often."""
 FAR_MORE = 2.0
 """A request that would have generated so many times what is missing, or what one can be, has not run all the while."""
 USUAL_RECORDS, MORE_PROMPTS = 3, 1.5
@@ -104,9 +108,9 @@ def request_noise(shift: Shift, turnovers: float, spread: float) -> float:
     return spread * (shift.before + shift.mean / 2) * sqrt(2.0 / (running * turnovers))
 
 
-def replaced(shift: Shift, turnovers: float, spread: float) -> bool:
+def replaced(shift: Shift, turnovers: float, spread: float, beyond: float = BEYOND) -> bool:
     """Return whether the requests of a stretch were replaced so often that a shift is not their unequal sizes."""
-    return turnovers >= LEAST_TURNOVERS and shift.mean >= 3 * request_noise(shift, turnovers, spread)
+    return turnovers >= LEAST_TURNOVERS and shift.mean >= beyond * request_noise(shift, turnovers, spread)
 
 
 def turnovers_at_least(shift: Shift, now: Stretch, prompt_tokens: float) -> float:
@@ -176,7 +180,7 @@ def sure(shift: Shift, reference: Stretch, now: Stretch, growth: Growth | None) 
     if shift.bins > 2 and shift.intercept >= SURE * shift.error:
         if has_grown(shift, growth):
             return False
-        if abs((now.hit_rate or 0.0) - (reference.hit_rate or 0.0)) > 2 * SAME_HITS:
+        if hits_moved(reference.hit_rate or 0.0, now.hit_rate or 0.0) > 2 * SAME_HITS:
             return False
         return shift.smallest >= 0.25 * shift.shift and shift.intercept <= 2.5 * shift.mean
     tells = shift.bins > 2 and shift.highest_running >= 1.3 * shift.lowest_running and 2 * shift.error < shift.mean
@@ -214,7 +218,14 @@ def unchanged(shift: Shift, reference: Stretch, now: Stretch, growth: Growth | N
         return False
     if reference.hit_rate is None or now.hit_rate is None:
         return reference.hit_rate is now.hit_rate
-    return abs(now.hit_rate - reference.hit_rate) <= SAME_HITS
+    return hits_moved(reference.hit_rate, now.hit_rate) <= SAME_HITS
+
+
+def hits_moved(before: float, now: float) -> float:
+    """Return how far a hit rate has moved, as a share of the prompts that were computed: where most are shared, a point
+    of them is much of the rest.
+    """
+    return abs(now - before) / max(LEAST_COMPUTED, 1.0 - before)
 
 
 def granted(growth: Growth | None, rate: float) -> float:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from kvlogd.block import PRINT_STEP, Batch, Block, batch_of, block_of, merged
 from kvlogd.curve import FLOOR, Shift, Stretch, compare, lift_of, stretch_of
 from kvlogd.gates import (
+    BEYOND,
+    BEYOND_IN_SHORT,
     GRADUAL,
     LATE,
     SPREAD,
@@ -71,6 +73,7 @@ class Level(NamedTuple):
 
 LEVELS = (
     Level(1, 1, (Rung(3, 2, 0.08, 60), Rung(6, 2, 0.06, 60))),
+    Level(3, 6, (Rung(9, 3, 0.04, wary=0), Rung(18, 4, 0.03, wary=0))),
     Level(
         6,
         3,
@@ -78,11 +81,15 @@ LEVELS = (
     ),
     Level(36, 1, (Rung(12, 3, 0.03), Rung(24, 4, 0.025), Rung(48, 6, 0.02, every=2))),
 )
-"""At 10 s a record: blocks of 100 s, 10 min and 1 h, stretches from 5 min to 2 days."""
+"""At 10 s a record: blocks of 100 s, 5 min, 10 min and 1 h, stretches from 5 min to 2 days.
+
+Those of 45 and 90 minutes lie between others, in blocks of their own: what the end of one block cuts, another shows.
+They must always know that the requests are as long as they were: the more is looked at, the more is found by chance.
+"""
 
 WARM_TURNOVERS = 2.0
 """Before that the first requests of a run still grow: usage climbs at the same number running."""
-LATELY = 12.0
+LATELY = 6.0
 """In an old run a short stretch tells only of what came within so many times its length."""
 SHORTEST = 3
 """Blocks of the stretches that feel the weather most."""
@@ -92,8 +99,9 @@ SHARED = 0.1
 """Hit rate of the prefix cache from which on much of the prompts is shared."""
 LEFT = 0.5
 """A leak that was told stands as long as so large a part of its shift, and of one that is enough, is seen."""
-LITTLE = 0.25
-"""What is raised by less than this share of the shift that is enough need not be looked at."""
+LITTLE, LITTLE_SO_FAR = 0.25, 0.5
+"""Shares of the shift that is enough: what its last block, or a stretch on average, is raised by less than need not be
+compared."""
 HISTORY = 400
 """Comparisons that a rung remembers."""
 OUTLASTS_S = 6600.0
@@ -127,9 +135,24 @@ class _RungState:
         """When a comparison was made and the shift it saw: back to the first one, older ones thinned out."""
         self.came_gradually = False
         """A shift that was there at the first comparison has been seen to grow on."""
+        self.lifts: deque[float] = deque(maxlen=rung.blocks // rung.every)
+        """How far the last blocks, one by one, lay above the reference."""
         self.verdict: Verdict | None = None
         self.told = 0.0
         """The largest shift that passed all gates since the verdict began to stand."""
+
+    def little(self, blocks: Sequence[Block], reference: Stretch) -> float | None:
+        """Return how far a stretch is raised where that is too little to compare it for; None where it must be."""
+        enough, lift = self.rung.by, lift_of(blocks[-1], reference)
+        if lift is not None:
+            self.lifts.append(lift)
+            so_far = sum(self.lifts) / len(self.lifts)
+            for raised, share in ((lift, LITTLE), (so_far, LITTLE_SO_FAR)):
+                if self.verdict is None and raised < share * enough:
+                    return max(0.0, raised)
+        # a leak is in every record: it cannot be larger than the lowest usage seen
+        at_most = min([block.least_usage for block in blocks]) / FLOOR
+        return at_most if at_most < LITTLE * enough else None
 
     def remember(self, at_s: float, shift: float) -> None:
         """Add a comparison to the history."""
@@ -255,14 +278,11 @@ class Ladder:
         short = state.level.batches == 1
         if rung_state.reference is None:
             rung_state.reference = stretch_of(state.first[: rung.blocks], rung.least_rows, short)
-        newest = state.last[-1]
-        raised = lift_of(newest, rung_state.reference) if rung_state.verdict is None else None
-        if raised is None or raised >= LITTLE * rung.by:
-            blocks = list(state.last)[-rung.blocks :]
-            raised = min([block.least_usage for block in blocks]) / FLOOR
-        if raised < LITTLE * rung.by:  # far too little was held at some time: spare the comparison
+        blocks = list(state.last)[-rung.blocks :]
+        raised = rung_state.little(blocks, rung_state.reference)
+        if raised is not None:
             self.compared = True
-            rung_state.remember(newest.end_s, max(0.0, raised))
+            rung_state.remember(blocks[-1].end_s, raised)
             rung_state.verdict = None
             return
         now = stretch_of(blocks, rung.least_rows, short, rung_state.reference.points.keys())
@@ -307,8 +327,10 @@ def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, siz
     reference, rung = state.reference, state.rung
     if reference is None or shift.shift < rung.by:
         return None
-    turnovers, spread = turnovers_of(now, reference, size.kv_tokens), spread_of(now, short=level.level.batches == 1)
-    if now.prompted < 0.2 or (turnovers is not None and not replaced(shift, turnovers, spread)):
+    short = level.level.batches == 1
+    turnovers, spread = turnovers_of(now, reference, size.kv_tokens), spread_of(now, short=short)
+    beyond = BEYOND_IN_SHORT if short else BEYOND
+    if now.prompted < 0.2 or (turnovers is not None and not replaced(shift, turnovers, spread, beyond)):
         return None
     growth = growth_between(level.before(now.start_s), now.grains)
     if not sure(shift, reference, now, growth):
