@@ -18,6 +18,7 @@ from kvlogd.gates import (
     request_noise,
     settled,
     spread_of,
+    sure,
     turnovers_at_least,
     unchanged,
 )
@@ -148,6 +149,8 @@ def test_requests_are_replaced_as_often_as_their_prompts_come() -> None:
     assert replaced(shift(0.1, 0.01, 8), 4.5, 0.5)
     assert not replaced(shift(0.1, 0.01, 8), 4.4, 0.5)
     assert not replaced(shift(0.1, 1.0, 8), 4.5, 0.5)
+    assert replaced(shift(0.1, 0.2, 8), 4.5, 0.5)
+    assert not replaced(shift(0.1, 0.2, 8), 4.5, 0.5, beyond=4)
 
 
 @pytest.mark.parametrize(
@@ -222,6 +225,27 @@ def test_requests_are_unchanged_where_nothing_tells_that_they_are_others(
     reference = stretch_of(blocks_of(), 1, short=False)._replace(mix=0.0, hit_rate=0.0)
     now = reference._replace(mix=mix, hit_rate=hit_rate)
     assert unchanged(shift(0.1, 0.4, 8), reference, now, growth) is same
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        (0.0, 0.07, True),
+        (0.5, 0.53, True),
+        (0.5, 0.55, False),
+        (0.9, 0.915, True),
+        (0.9, 0.93, False),
+        (1.0, 1.0, True),
+    ],
+)
+def test_where_most_prompts_are_shared_a_point_of_the_hit_rate_is_much(before: float, after: float, same: bool) -> None:
+    reference = stretch_of(blocks_of(), 1, short=False)._replace(mix=0.0, hit_rate=before)
+    now = reference._replace(hit_rate=after)
+    assert unchanged(shift(0.1, 0.4, 8), reference, now, Growth(0.1, False)) is same
+    curved = shift(0.1, 0.4, 8)._replace(bins=5)
+    assert sure(curved, reference, now._replace(mix=1.0), None) is (
+        abs(after - before) <= 2 * 0.08 * max(0.25, 1 - before)
+    )
 
 
 def test_last_below_looks_from_the_end() -> None:

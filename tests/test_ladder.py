@@ -206,7 +206,7 @@ def test_requests_that_grow_for_hours_are_not_told_by_a_short_stretch(chunk_toke
     assert first_fire(rows) is None
 
 
-@pytest.mark.parametrize("seed", [13, 36, 38, 63, 73, 80])
+@pytest.mark.parametrize("seed", [13, 36, 38, 52, 63, 73, 80, 130, 338])
 def test_a_few_clients_with_long_answers_wander_far_and_are_no_leak(seed: int) -> None:
     # by chance some answers of minutes 9 to 16 are several times as long as those of the first five
     rows = closed_loop(
@@ -238,6 +238,16 @@ def test_a_fast_leak_late_in_a_run_does_not_wait_for_the_long_stretches(kv_token
     at = first_fire(closed_loop(8640, lost=lost), kv_tokens=kv_tokens)
     assert at is not None
     assert lost(at) < 0.2
+
+
+@pytest.mark.parametrize(("an_hour", "seed", "at_most"), [(0.07, 0, 0.085), (0.05, 3, 0.055)])
+def test_a_leak_that_an_hour_is_too_short_for_does_not_wait_for_two(an_hour: float, seed: int, at_most: float) -> None:
+    def lost(i: int) -> float:
+        return an_hour * max(0, i - 2880) / 360
+
+    at = first_fire(closed_loop(5400, lost=lost, seed=seed))
+    assert at is not None
+    assert 0.02 < lost(at) < at_most
 
 
 @pytest.mark.parametrize("kv_tokens", [1_000_000, None])
