@@ -29,8 +29,8 @@ SLACK = 0.95
 """A counterpart may have this much less of a load and still count as no lighter."""
 COLDER = 0.05
 """How far the prefix cache's hit rate may lie below that of a counterpart."""
-HIDDEN = 0.05
-"""No more of the prompts than all but this share is taken to have been in the cache."""
+HIDDEN = 0.02
+"""No more of the prompts than all but this share is taken to have been in the cache: the rate is printed to 0.001."""
 HEAVIER = 1.5
 """A counterpart may have been lighter by this factor: a token takes longer by no more than that."""
 NEAREST = 7
