@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kvlogd.block import PRINT_STEP, Batch, Block, batch_of, block_of, merged
+from kvlogd.block import PRINT_STEP, Batch, Block, batch_of, block_of, median, merged
 from kvlogd.curve import FLOOR, Shift, Stretch, compare, lift_of, stretch_of
 from kvlogd.gates import (
     BEYOND,
@@ -89,6 +89,8 @@ They must always know that the requests are as long as they were: the more is lo
 
 WARM_TURNOVERS = 2.0
 """Before that the first requests of a run still grow: usage climbs at the same number running."""
+GAPS = 1.25
+"""A short stretch whose blocks lie over more than so many times their length tells of hours, by the moments between."""
 LATELY = 6.0
 """In an old run a short stretch tells only of what came within so many times its length."""
 SHORTEST = 3
@@ -99,8 +101,8 @@ SHARED = 0.1
 """Hit rate of the prefix cache from which on much of the prompts is shared."""
 LEFT = 0.5
 """A leak that was told stands as long as so large a part of its shift, and of one that is enough, is seen."""
-LITTLE, LITTLE_SO_FAR = 0.25, 0.5
-"""Shares of the shift that is enough: what its last block, or a stretch on average, is raised by less than need not be
+LITTLE, LITTLE_IN_ALL = 0.25, 0.5
+"""Shares of the shift that is enough: what its last block, or half of its blocks, is raised by less than need not be
 compared."""
 HISTORY = 400
 """Comparisons that a rung remembers."""
@@ -135,8 +137,8 @@ class _RungState:
         """When a comparison was made and the shift it saw: back to the first one, older ones thinned out."""
         self.came_gradually = False
         """A shift that was there at the first comparison has been seen to grow on."""
-        self.lifts: deque[float] = deque(maxlen=rung.blocks // rung.every)
-        """How far the last blocks, one by one, lay above the reference."""
+        self.lifts: deque[float | None] = deque(maxlen=rung.blocks // rung.every)
+        """How far the last blocks, one by one, lay above the reference; None where they shared no load with it."""
         self.verdict: Verdict | None = None
         self.told = 0.0
         """The largest shift that passed all gates since the verdict began to stand."""
@@ -144,11 +146,12 @@ class _RungState:
     def little(self, blocks: Sequence[Block], reference: Stretch) -> float | None:
         """Return how far a stretch is raised where that is too little to compare it for; None where it must be."""
         enough, lift = self.rung.by, lift_of(blocks[-1], reference)
-        if lift is not None:
-            self.lifts.append(lift)
-            so_far = sum(self.lifts) / len(self.lifts)
-            for raised, share in ((lift, LITTLE), (so_far, LITTLE_SO_FAR)):
-                if self.verdict is None and raised < share * enough:
+        self.lifts.append(lift)
+        if lift is not None and self.verdict is None:
+            # by the median, as stretches are compared: a mean would make a slope of a step
+            in_all = median(sorted([one for one in self.lifts if one is not None]))
+            for raised, share in ((lift, LITTLE), (in_all, LITTLE_IN_ALL)):
+                if raised < share * enough:
                     return max(0.0, raised)
         # a leak is in every record: it cannot be larger than the lowest usage seen
         at_most = min([block.least_usage for block in blocks]) / FLOOR
@@ -318,8 +321,10 @@ def judge_idle(spells: Spells) -> Verdict | None:
     lost = raised[-1].usage - spells.lowest
     if lasted_s < IDLE_HOLD_S or lost < IDLE.by:
         return None
+    # what the first of them was raised by was lost before it
+    rate_per_s = (raised[-1].usage - raised[0].usage) / lasted_s
     shift = Shift(lost, lost, lost, PRINT_STEP, lost, PRINT_STEP, lost, 1, 0.0, 0.0, spells.lowest)
-    return Verdict(raised[-1].end_s, raised[0].start_s, lasted_s, IDLE, shift, lost / lasted_s, raised[-1].usage, None)
+    return Verdict(raised[-1].end_s, raised[0].start_s, lasted_s, IDLE, shift, rate_per_s, raised[-1].usage, None)
 
 
 def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, size: Size) -> Verdict | None:
@@ -335,6 +340,9 @@ def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, siz
     growth = growth_between(level.before(now.start_s), now.grains)
     if not sure(shift, reference, now, growth):
         return None
+    block = level.last[-1]
+    if rung.wary == 0 and now.end_s - now.start_s > GAPS * rung.blocks * (block.end_s - block.start_s):
+        return None
     is_old = rung.wary is not None and level.seen > rung.wary
     if rung.wary is not None and not is_light(shift, reference, now, growth, is_old=is_old):
         return None
@@ -345,7 +353,7 @@ def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, siz
     if is_old and (quarter_s is None or now.end_s - quarter_s > LATELY * length_s):
         return None  # what came slowly, long stretches tell better from longer requests
     if not (
-        gradual(state.history, shift.shift, quarter_s, length_s, jumps=rung.blocks >= 12)
+        gradual(state.history, shift.shift, quarter_s, length_s, jumps=rung.blocks >= 9)
         or no_new_kind(shift, reference, now, growth, level, rung)
     ):
         return None

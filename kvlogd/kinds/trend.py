@@ -102,7 +102,8 @@ class LoadTrend(Resting):
         if window.has_connector:
             verdicts = [v for v in verdicts if v.at_s - v.since_s >= LEASED_STRETCH_S]
         if verdicts:
-            found = _finding(window, max(verdicts, key=lambda v: v.stretch_s))
+            # at load first: idle spells tell less of how fast, and of how sure
+            found = _finding(window, max(verdicts, key=lambda v: (v.apart_s is not None, v.stretch_s)))
             # the value is the signal's own change an hour, with its sign
             return found if self._params.signal == "kv_usage" else found._replace(value=-(found.value or 0.0))
         if self._ladder.compared:
