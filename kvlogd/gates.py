@@ -16,7 +16,7 @@ from kvlogd.room import Tokens
 GRADUAL = 0.35
 """The middle half of the rise must take at least this share of the stretch."""
 JUMP = 0.5
-"""No two evaluations in a row may bring more than this share of the rise (stretches of an hour and longer)."""
+"""No two evaluations in a row may bring more than this share of the rise (stretches of nine blocks and more)."""
 SETTLED = 2.0
 """Blocks of a stretch that a leak lifts by a median of one are lifted by less than that."""
 SAME_MIX = 0.1
@@ -222,9 +222,7 @@ def unchanged(shift: Shift, reference: Stretch, now: Stretch, growth: Growth | N
 
 
 def hits_moved(before: float, now: float) -> float:
-    """Return how far a hit rate has moved, as a share of the prompts that were computed: where most are shared, a point
-    of them is much of the rest.
-    """
+    """Return how far a hit rate has moved, as a share of what was computed: where most is shared, a point is much."""
     return abs(now - before) / max(LEAST_COMPUTED, 1.0 - before)
 
 
