@@ -332,6 +332,9 @@ def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, siz
     reference, rung = state.reference, state.rung
     if reference is None or shift.shift < rung.by:
         return None
+    length_s, block = now.end_s - now.start_s, level.last[-1]
+    if rung.wary == 0 and length_s > GAPS * rung.blocks * (block.end_s - block.start_s):
+        return None
     short = level.level.batches == 1
     turnovers, spread = turnovers_of(now, reference, size.kv_tokens), spread_of(now, short=short)
     beyond = BEYOND_IN_SHORT if short else BEYOND
@@ -340,16 +343,12 @@ def judge(shift: Shift, now: Stretch, state: _RungState, level: _LevelState, siz
     growth = growth_between(level.before(now.start_s), now.grains)
     if not sure(shift, reference, now, growth):
         return None
-    block = level.last[-1]
-    if rung.wary == 0 and now.end_s - now.start_s > GAPS * rung.blocks * (block.end_s - block.start_s):
-        return None
     is_old = rung.wary is not None and level.seen > rung.wary
     if rung.wary is not None and not is_light(shift, reference, now, growth, is_old=is_old):
         return None
     if came_and_went(state.history, shift.shift, WEATHER if rung.blocks == SHORTEST else WEATHER_OF_LONG):
         return None
     quarter_s = last_below(state.history, 0.25 * shift.shift)
-    length_s = now.end_s - now.start_s
     if is_old and (quarter_s is None or now.end_s - quarter_s > LATELY * length_s):
         return None  # what came slowly, long stretches tell better from longer requests
     if not (

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 from itertools import pairwise
-from math import exp, log
+from math import exp, log, sqrt
 
 import pytest
 
@@ -28,10 +28,21 @@ def block_of(quiet: Sequence[bool], tokens: float) -> Arrivals:
 @pytest.mark.parametrize("a_record", [0.2, 1.0, 3.0])
 @pytest.mark.parametrize("longer", [0.6, 1.0, 1.5])
 def test_half_as_many_requests_for_the_same_tokens_are_twice_as_large(a_record: float, longer: float) -> None:
-    step = step_between(blocks(36, a_record), blocks(12, a_record / longer, each=500.0 * longer, seed=8))
+    step = step_between(blocks(36, a_record), blocks(12, a_record / longer, each=500.0 * longer, seed=9))
     assert step is not None
-    assert step.by == pytest.approx(log(longer), abs=3.5 * step.error)
+    assert step.by == pytest.approx(log(longer), abs=3.0 * step.error)
     assert 0.0 < step.error < 0.2
+
+
+@pytest.mark.parametrize("longer", [0.6, 1.0, 1.5])
+def test_a_step_is_as_sure_as_it_says(longer: float) -> None:
+    off = []
+    for seed in range(1000, 1080, 2):
+        now = blocks(12, 1.0 / longer, each=500.0 * longer, seed=seed + 1)
+        step = step_between(blocks(36, 1.0, seed=seed), now)
+        assert step is not None
+        off.append((step.by - log(longer)) / step.error)
+    assert 0.7 < sqrt(sum(one * one for one in off) / len(off)) < 1.3
 
 
 def test_requests_of_the_same_size_that_come_more_often_are_no_larger() -> None:
